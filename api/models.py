@@ -158,12 +158,15 @@ class EvolutionAnswer(BaseModel):
     """How a change of a query to another version gets on."""
 
     state: str = Field(
-        description="`building`: it reads what is kept, until it has caught up; `taking_over`; `taken_over`: the version "
-        "before runs on, unread; `rolling_back`, `rolled_back`; `leaving`: it is being deleted."
+        description="`claiming`: it is looked up what the version in charge keeps (`from=state`); `building`: it reads what is "
+        "kept, until it has caught up; `taking_over`; `taken_over`: the version before runs on, unread; `rolling_back`, "
+        "`rolled_back`; `leaving`: it is being deleted."
     )
     version: int = Field(description="The number of the version beside the one whose results are given.")
     start: str = Field(
-        alias="from", description="From where that reads: `earliest`, or the time from which on its records were written."
+        alias="from",
+        description="From where that reads: `earliest`, or the time from which on its records were written; `state`: what the "
+        "version before keeps.",
     )
     at: str | None = Field(description="While it takes over: the event time from which on its results are given.")
     waits_for: str | None = Field(description="What the next step waits for; null if for nothing.")
@@ -282,7 +285,7 @@ class ChangeAnswer(BaseModel):
 
     taken: str = Field(
         description="`nothing` changes; `at_once`; `in_turn`: replicas restart one after the other; `sources` restart; "
-        "`restart`: all its processes; `evolution`: PUT refuses it, and another version takes over. In an embedded "
+        "`restart`: its processes together; `evolution`: PUT refuses it, and another version takes over. In an embedded "
         "installation, all that is not taken at once is a restart."
     )
     parts: list[PartAnswer] = Field(description="The parts that differ.")

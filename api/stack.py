@@ -40,7 +40,7 @@ from boreal.query.planner import plan
 from boreal.query.refusals import did_you_mean
 from boreal.query.spec import Query
 from deployment.audit import replay_event
-from deployment.layout import Layout, make_layout
+from deployment.layout import Layout, layout_of
 from deployment.liveness import Liveness
 from deployment.query_record import QueryRecord
 from deployment.watched_query import WatchedQuery
@@ -142,8 +142,7 @@ class StackInstallation:
         return {name: self._status(records[name], reports) for name in names if name in records}
 
     def layout(self, name: str) -> Layout:
-        record = self._record(name)
-        return make_layout(record.query, self.sites, record.inner)
+        return layout_of(self._record(name), self.sites)
 
     def instances(self, name: str) -> Sequence[Mapping[str, Any]]:
         record, now_ms = self._record(name), time.time() * 1_000
@@ -298,15 +297,15 @@ class StackInstallation:
             raise ForbiddenError("fault", text, "is not allowed: this installation was started without --allow-chaos", fix)
         found = resolve(text, self.queries())
         record = self._record(found.query)
-        plans = [self.layout(found.query).plan]
+        layouts = [self.layout(found.query)]
         for version in record.runs()[1:] if found.fault.stream and not found.fault.to_replica else ():
             # Both versions read the stream's topic.
-            other = make_layout(version.query, self.sites, version.name).plan
-            if any(edge.operator == found.fault.stream for edge in other.sources):
-                plans.append(other)
-        processes = [process for each in plans for process in _processes_of(found, each)]
+            other = layout_of(version, self.sites)
+            if any(edge.operator == found.fault.stream for edge in other.plan.sources):
+                layouts.append(other)
+        processes = list(dict.fromkeys(process for each in layouts for process in _processes_of(found, each)))
         if found.is_heal:
-            return self._heal(found, plans, processes)
+            return self._heal(found, [each.plan for each in layouts], processes)
         ends_at_ms = time.time() * 1_000 + (found.fault.for_us or 0) / 1_000
         try:
             said = {"text": found.text, "query": found.query, "by": by}
@@ -396,10 +395,10 @@ def _aged(entry: Mapping[str, Any], age_ms: float) -> dict[str, Any]:
     return {**entry, "inputs": inputs}
 
 
-def _processes_of(found: ResolvedFault, plan: Plan) -> list[str]:
+def _processes_of(found: ResolvedFault, layout: Layout) -> list[str]:
     """The processes that a fault concerns: a stream's source, or a replica's node. UserError if it is not possible on a
     stack: all fragments of a replica read a stream over one link."""
-    fault = found.fault
+    fault, plan = found.fault, layout.plan
     others = [
         other.name
         for other in plan.fragments
@@ -409,7 +408,7 @@ def _processes_of(found: ResolvedFault, plan: Plan) -> list[str]:
         fix = f"cut {fault.stream} to {fault.to_replica} for D, which cuts all its fragments"
         raise UserError("fault", found.text, f"would cut {', '.join(others)} of {fault.to_replica} too", fix)
     replica = fault.to_replica or fault.replica
-    return [f"node.{plan.query}.{replica}" if replica else f"source.{plan.query}.{fault.stream}"]
+    return [f"node.{plan.query}.{replica}" if replica else f"source.{layout.sources}.{fault.stream}"]
 
 
 @contextmanager

@@ -141,7 +141,8 @@ class ApiClient:
 
     def evolve(self, spec: Mapping[str, Any], *, start: str = "earliest", if_match: int | None = None) -> Json:
         """Build another version of a running query beside it, which takes over its outputs once it has caught up. start: from
-        where it reads the topics of its streams: `earliest`, `latest`, or the time from which on records were written."""
+        where it reads the topics of its streams: `earliest`, `latest`, or the time from which on records were written; or
+        `state`: it reads what the running version keeps (on a stack)."""
         path = f"{_path(str(spec['name']))}/evolution"
         found: Json = self.call("POST", path, spec, params={"from": start}, if_match=if_match)
         return found

@@ -36,7 +36,7 @@ STABLE_WITHIN_S = 10.0
 EVOLVED_WITHIN_S = 300.0
 """How long to wait until another version has taken over. One with a long history to read goes on in the background."""
 _LOOK_AT_EVOLUTION_S = 0.5
-_UNDER_WAY = ("building", "taking_over", "rolling_back", "leaving")
+_UNDER_WAY = ("claiming", "building", "taking_over", "rolling_back", "leaving")
 
 _LOOK_S = 0.1
 
@@ -322,7 +322,7 @@ def apply(
             "--from",
             metavar="WHERE",
             help="With --evolve: from where the new version reads the topics of its streams: earliest, latest, or the time "
-            "from which on records were written.",
+            "from which on records were written; or state: it reads what the running version keeps, and shares its sources.",
         ),
     ] = "earliest",
     data: Data = None,

@@ -5,7 +5,8 @@ part of the query                                       how a change of it is ta
 delay_threshold, slo                                    at once
 reconcile, policy, replicas, engine                     replicas restart, one after the other
 late, ahead, idle, types, lacking of a stream           its source restarts
-tuning, latest, debezium, records                       all processes of the query restart
+tuning, latest, debezium, records                       processes of the query restart together: sources for
+                                                        what they read of tuning, the others for all
 the rest of streams; operators, output, shards,         another version takes over
 fragments                                               (`deployment.evolution`)
 """
@@ -24,6 +25,7 @@ from boreal.query.spec import Query
 from deployment.evolution import EARLIEST, complete_from, evolve
 from deployment.query_record import CHANGED_IN_TURN, CHANGED_LIVE, STRUCTURE, TAKEN_BY_SOURCES, QueryRecord, with_bucket
 from deployment.recompute import FragmentSpans
+from deployment.shared_sources import STATE
 from formats.json_text import moment
 from sunion.tape import BEGINNING
 
@@ -70,7 +72,7 @@ class Needs:
     """What runs beside the query until the version before is deleted."""
 
     sources: int
-    """Sources: one for each stream."""
+    """Sources: one for each stream; none for a version that reads the logs of the one that runs."""
     nodes: int
     """Nodes: one for each replica."""
     jobs: int
@@ -131,7 +133,9 @@ class ChangePreview:
         history = (
             "all rows ever" if needs.history_us is None else f"rows of the {format_duration(needs.history_us)} before them"
         )
-        held = "all that the topics hold" if self.start == EARLIEST else f"what was written since {self.start}"
+        held = {EARLIEST: "all that the topics hold", STATE: "what the version that runs keeps of its streams"}.get(
+            self.start, f"what was written since {self.start}"
+        )
         return [
             _HOW[EVOLUTION],
             *(f"clients, from the takeover on: {said}" for said in self.clients()),
@@ -176,7 +180,7 @@ _HOW = {
     AT_ONCE: "taken at once: nothing restarts",
     IN_TURN: "replicas restart one after the other; with two of them, clients are answered meanwhile",
     SOURCES: "sources of the streams restart; rows wait in their topics meanwhile",
-    RESTART: "all processes of the query restart; rows wait in their topics meanwhile",
+    RESTART: "replicas and egresses restart together, and sources for what they read of tuning; rows wait meanwhile",
     EVOLUTION: "apply alone refuses it: another version is built beside the query, and takes over at an event time",
 }
 
@@ -188,14 +192,14 @@ def preview(record: QueryRecord, wanted: Query, start: str = EARLIEST) -> Change
     running = record.query
     parts = tuple(_parts(running, wanted))
     is_other = any(each.taken == EVOLUTION for each in parts)
-    after = with_bucket(wanted, None if is_other else running)
+    after = with_bucket(wanted, None if is_other and start != STATE else running)
     taken = max((each.taken for each in parts), key=_WEIGHTS.index, default=NOTHING)
     plans = plan(running), plan(after)
     keys = plans[0].output_key, plans[1].output_key
     needs, complete, refusal = None, None, None
     if is_other:
-        needs = _needs(plans[1])
-        complete = None if start == EARLIEST else complete_from(after, start)
+        needs = _needs(plans[1], has_sources=start != STATE)
+        complete = None if start in (EARLIEST, STATE) else complete_from(after, start)
         try:
             evolve(record, after, start)
         except UserError as error:
@@ -260,7 +264,7 @@ def _columns(before: Plan, after: Plan) -> tuple[ColumnChange, ...]:
     return tuple(ColumnChange(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name))
 
 
-def _needs(wanted: Plan) -> Needs:
+def _needs(wanted: Plan, has_sources: bool) -> Needs:
     fragments = [fragment for fragment in wanted.fragments if fragment.name != EGRESS]
     replicas = {replica for fragment in fragments for replica in fragment.replicas}
     in_spark = {r for f in fragments for r in f.replicas if f.engine_of(r) == "spark"}
@@ -268,7 +272,7 @@ def _needs(wanted: Plan) -> Needs:
     last = _AN_END_OF_WINDOWS_US - wanted.bucket_us
     begins = min(FragmentSpans(wanted).needs(last).values())
     return Needs(
-        len({edge.operator for edge in wanted.sources}),
+        len({edge.operator for edge in wanted.sources}) if has_sources else 0,
         len(replicas),
         len(in_spark),
         sum(len(fragment.replicas) * fragment.shards for fragment in fragments),

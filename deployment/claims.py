@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from reconcile.events import InstanceId
 
@@ -48,6 +49,8 @@ class Trim:
 
 
 ClaimEffect = ClaimLoss | ClaimReturn | Trim
+
+NO_OTHERS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -98,14 +101,20 @@ class LogClaims:
             self._readers[who].needs.update(positions)
         return self.hear(who, now)
 
-    def tick(self, now: int, is_counting: bool = True) -> list[ClaimEffect]:
-        """Time has passed. is_counting: False while readers are expected to be silent, as while the query is paused."""
+    def tick(self, now: int, is_counting: bool = True, others: Mapping[str, int] = NO_OTHERS) -> list[ClaimEffect]:
+        """Time has passed. is_counting: False while readers are expected to be silent, as while the query is paused. others:
+        the first id that another version needs, for each log that it reads too."""
         elapsed = now - self._ticked_at
         self._ticked_at = now
         if elapsed > DEAF_AFTER_US or not is_counting:
             for reader in self._readers.values():
                 reader.heard_at += elapsed
-        return [*self._lose(now), *self._trim(now)]
+        return [*self._lose(now), *self._trim(now, others)]
+
+    def needed_of(self, key: str) -> int:
+        """The smallest valid claim. Without any claim it is unknown what is needed, so nothing may be trimmed."""
+        readers = [self._readers[who] for who in self._readers_of[key]]
+        return min((reader.needs.get(key, 0) for reader in readers if reader.has_claim), default=0)
 
     def _lose(self, now: int) -> list[ClaimEffect]:
         effects: list[ClaimEffect] = []
@@ -116,8 +125,8 @@ class LogClaims:
                 effects.append(ClaimLoss(who, silent_us))
         return effects
 
-    def _trim(self, now: int) -> list[ClaimEffect]:
-        free = {key: self._needed_of(key) for key in self._readers_of}
+    def _trim(self, now: int, others: Mapping[str, int]) -> list[ClaimEffect]:
+        free = {key: min(needed := self.needed_of(key), others.get(key, needed)) for key in self._readers_of}
         said = {key: needed for key, needed in free.items() if needed > self.needed.get(key, 0)}
         self.needed.update(said)
         if now >= self._repeat_at:
@@ -125,8 +134,3 @@ class LogClaims:
             # A reader that regained its claim may need rows that were released but are not trimmed yet.
             said = {key: needed for key, needed in free.items() if needed > 0}
         return [Trim(said)] if said else []
-
-    def _needed_of(self, key: str) -> int:
-        """The smallest valid claim. Without any claim it is unknown what is needed, so nothing may be trimmed."""
-        readers = [self._readers[who] for who in self._readers_of[key]]
-        return min((reader.needs.get(key, 0) for reader in readers if reader.has_claim), default=0)

@@ -2,7 +2,10 @@
 
     the state of the record      the next change, and who makes it
     ───────────────────────────────────────────────────────────────────────────────────────────────
-    (one version)                a user: a version is added beside it         -> building
+    (one version)                a user: a version is added beside it         -> building, or claiming
+    claiming                     the monitor, once it knows what the new      -> building
+                                 version may read (`deployment.shared_sources`)
+                                 a user: rolls back                           -> leaving
     building                     the monitor, once it has caught up           -> taking_over, at a time T
                                  a user: rolls back                           -> leaving
     taking_over                  the monitor, if an egress has missed T       -> taking_over, at a later T
@@ -25,7 +28,8 @@ same T. So an egress waits at T until all have promised to end there. It must no
 the monitor takes a T back that not all have promised soon. An egress that is cut off from the home site does not hear of that.
 
 A version that reads from a time on lacks the rows before it, and so would give half-filled windows for a while: as stable rows,
-which nothing corrects. So T is no earlier than the time from which its results depend on no row from before its start.
+which nothing corrects. So T is no earlier than the time from which its results depend on no row from before its start. A
+version that reads what the one in charge keeps (`--from state`) has all rows that this one's results depend on.
 """
 
 from __future__ import annotations
@@ -43,11 +47,13 @@ from boreal.model.schema import Schema
 from boreal.query.plan import EGRESS, Plan
 from boreal.query.planner import plan
 from boreal.query.spec import Query
-from deployment.query_record import Beside, QueryRecord, Takeover
+from deployment.query_record import Beside, QueryRecord, SharedSources, Takeover
 from deployment.recompute import FragmentSpans
+from deployment.shared_sources import STATE, refuse_other_logs
 from formats.json_text import moment, time_us
 from sunion.tape import BEGINNING
 
+CLAIMING = "claiming"
 BUILDING = "building"
 TAKING_OVER = "taking_over"
 TAKEN_OVER = "taken_over"
@@ -84,6 +90,8 @@ def state_of(record: QueryRecord) -> str | None:
         return None
     if beside.leaves:
         return LEAVING
+    if not beside.is_placed:
+        return CLAIMING
     if record.takeover is not None:
         return TAKING_OVER
     if beside.takes_over:
@@ -92,15 +100,15 @@ def state_of(record: QueryRecord) -> str | None:
 
 
 def resolve_start(start: str, now_us: int) -> str:
-    """Where a version begins to read, as its record says it: 'earliest' or a time. UserError for anything else."""
-    if start == EARLIEST:
+    """Where a version begins to read, as its record says it: 'earliest', 'state' or a time. UserError for anything else."""
+    if start in (EARLIEST, STATE):
         return start
     if start == LATEST:
         return moment(now_us)
     try:
         return moment(time_us(start))
     except ValueError:
-        fix = "write earliest, latest, or a time such as 2026-11-23T14:00:00Z"
+        fix = "write earliest, latest, state, or a time such as 2026-11-23T14:00:00Z"
         raise UserError("--from", start, "is no place to begin at", fix) from None
 
 
@@ -125,18 +133,31 @@ def evolve(old: QueryRecord, new: Query, start: str) -> QueryRecord:
     for topic in ("latest", "debezium"):
         if getattr(new, topic):
             _refuse_other_key(old.name, topic, before, after)
-    if complete_from(new, start) is None:
+    shared: SharedSources | None = None
+    if start == STATE:
+        refuse_other_logs(running, new)
+        shared = SharedSources(old.shared.version, old.shared.start) if old.shared else SharedSources(old.version, old.start)
+    elif complete_from(new, start) is None:
         problem = "is too late: results depend on all rows ever, and would lack those before"
         raise UserError("--from", start, problem, f"write --from {EARLIEST}")
     number = old.versions + 1
     outputs = {**old.outputs, old.version: before.output.schema, number: after.output.schema}
-    beside = Beside(number, new.dump(), start)
+    beside = Beside(number, new.dump(), start, shared=shared)
     return replace(old, revision=old.revision + 1, versions=number, beside=beside, outputs=outputs)
+
+
+def claimed(old: QueryRecord, first_ids: Mapping[str, int], reach: Mapping[str, int]) -> QueryRecord:
+    """The record with where the version beside begins, if that was not known; see `SharedSources`."""
+    beside = old.beside
+    if state_of(old) != CLAIMING or beside is None or beside.shared is None:
+        return old
+    shared = replace(beside.shared, first_ids=first_ids, reach=reach)
+    return replace(old, revision=old.revision + 1, beside=replace(beside, shared=shared))
 
 
 def complete_from(query: Query, start: str) -> int | None:
     """The event time (us) from which on results depend on no row from before the start; None if they always do. A row whose
-    time is the start or later was written after it. start: see `resolve_start`."""
+    time is the start or later was written after it. start: see `resolve_start`; not 'state'."""
     made = plan(query)
     begins = BEGINNING if start == EARLIEST else time_us(start)
     return FragmentSpans(made).earliest({edge.name: begins for edge in made.sources})
@@ -165,7 +186,7 @@ def roll_back(old: QueryRecord) -> QueryRecord:
     if state == TAKING_OVER:
         fix = "wait a moment, until boreal query show says taken_over, and roll back then"
         raise UserError("NAME", old.name, "is being taken over by another version, which cannot be stopped", fix)
-    if state == BUILDING:
+    if state in (CLAIMING, BUILDING):
         return replace(old, revision=old.revision + 1, beside=replace(beside, takes_over=False, leaves=True))
     return replace(old, revision=old.revision + 1, beside=replace(beside, takes_over=True))
 
@@ -214,13 +235,14 @@ def _propose(old: QueryRecord, to: int, at: int, agreed: bool) -> QueryRecord:
 def _complete(old: QueryRecord, takeover: Takeover) -> QueryRecord:
     beside = old.beside
     assert beside is not None and beside.version == takeover.to, "only the version beside takes over"
-    former = Beside(old.version, old.spec, old.start, takes_over=False, since=old.since)
+    former = Beside(old.version, old.spec, old.start, takes_over=False, since=old.since, shared=old.shared)
     return replace(
         old,
         revision=old.revision + 1,
         spec=beside.spec,
         version=beside.version,
         start=beside.start,
+        shared=beside.shared,
         since=takeover.at,
         beside=former,
         takeover=None,
@@ -260,6 +282,8 @@ class VersionProgress:
     """The worst state of its shards, each at its best replica."""
     position: int
     """The event time (us) that the results of all shards have reached."""
+    starting: tuple[str, ...] = ()
+    """Its Spark jobs that are not ready yet: without them its replicas wait."""
 
 
 def as_of(now: int, position: int, heard_at: int) -> int:
@@ -288,6 +312,8 @@ class Evolution:
         if record.beside is None or record.paused or not (record.beside.takes_over or record.takeover):
             self._margin_us = MARGIN_US
             return None
+        if not record.beside.is_placed:
+            return self._wait(f"what version {record.version} keeps of its streams")
         silent = sorted(set(sites) - egresses.keys())
         is_overdue = self._is_overdue(record.takeover)
         if silent:
@@ -333,6 +359,8 @@ class Evolution:
             return self._wait("results" if None in begins else "streams that go on: they have ended")
         if progress is None:
             return self._wait(f"replicas of version {beside.version}, which are not heard")
+        if progress.state != State.STABLE.value and progress.starting:
+            return self._wait(f"{', '.join(progress.starting)} to start")
         if progress.state != State.STABLE.value:
             return self._wait(f"version {beside.version}, which is {progress.state}")
         if progress.position <= BEGINNING:
@@ -342,13 +370,18 @@ class Evolution:
             return self._wait(f"version {beside.version}, which is {behind / 1e6:.1f} s of event time behind")
         at, complete = self._time(record, egresses), self._complete(record, beside)
         if at < complete:
-            return self._wait(f"results of {moment(complete)}: those before depend on rows from before {beside.start}")
+            since = moment(max(beside.shared.reach.values())) if beside.shared is not None else beside.start
+            return self._wait(f"results of {moment(complete)}: those before depend on rows from before {since}")
         return _propose(record, beside.version, at, agreed=len(egresses) == 1)
 
     def _complete(self, record: QueryRecord, beside: Beside) -> int:
         """The event time from which on the results of the version beside lack no row."""
         if beside.version not in self._complete_from:
-            found = complete_from(record.run(beside.version).query, beside.start)
+            query = record.run(beside.version).query
+            if beside.shared is None:
+                found = complete_from(query, beside.start)
+            else:
+                found = FragmentSpans(plan(query)).earliest(beside.shared.reach)
             self._complete_from[beside.version] = INFINITY if found is None else found
         return self._complete_from[beside.version]
 

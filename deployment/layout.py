@@ -16,6 +16,7 @@ from boreal.model.frames import LogId
 from boreal.query.plan import EGRESS, Edge, Fragment, Plan
 from boreal.query.planner import Overrides, plan
 from boreal.query.spec import Query, did_you_mean
+from deployment.query_record import QueryRecord
 from reconcile.events import InstanceId
 from reconcile.stagger import HEARTBEATS_TO_DEATH
 
@@ -32,6 +33,14 @@ class Layout:
     """Names of the sites in order, the home site first."""
     away: Mapping[str, str] = field(default_factory=dict)
     """Site by stream, for streams whose topic is not at the home site."""
+    shared: str | None = None
+    """The name of the earlier version whose sources write the logs of the streams (`QueryRecord.sources`); None: they are this
+    one's own."""
+
+    @property
+    def sources(self) -> str:
+        """What names the sources, their logs and their control topic."""
+        return self.shared or self.plan.query
 
     @property
     def home(self) -> str:
@@ -53,7 +62,8 @@ class Layout:
     def topic_of(self, log: LogId) -> str:
         """The topic of a log: QUERY.log.STREAM for a source, QUERY.log.STREAM.REPLICA for a replica. The partition is the
         log's."""
-        parts = [self.plan.query, "log", escape(log.stream), *([escape(log.replica)] if log.replica else [])]
+        owner = self.plan.query if log.replica else self.sources
+        parts = [owner, "log", escape(log.stream), *([escape(log.replica)] if log.replica else [])]
         return ".".join(parts)
 
     def partitions_of(self, log: LogId) -> int:
@@ -87,6 +97,11 @@ class Layout:
         """The logs that a stream's source writes, each with its edge."""
         edges = [edge for edge in self.plan.sources if edge.operator == stream]
         return [(edge, LogId(edge.name, "", partition)) for edge in edges for partition in range(edge.partitions)]
+
+    @property
+    def logs_of_sources(self) -> list[LogId]:
+        """The logs that sources write."""
+        return [LogId(edge.name, "", partition) for edge in self.plan.sources for partition in range(edge.partitions)]
 
     def own_logs(self, who: InstanceId) -> list[LogId]:
         """The logs that an instance writes."""
@@ -164,6 +179,12 @@ def make_layout(query: Query, sites: tuple[str, ...], inner: str | None = None) 
     patient = HEARTBEATS_TO_DEATH * max(query.intervals.heartbeat, query.intervals.boundary_interval)
     planned = plan(query, Overrides(silence_us=patient))
     return Layout(replace(planned, query=inner or query.name), sites, away)
+
+
+def layout_of(record: QueryRecord, sites: tuple[str, ...]) -> Layout:
+    """The layout of the version in charge. Errors as `make_layout`."""
+    made = make_layout(record.query, sites, record.inner)
+    return made if record.shared is None else replace(made, shared=record.sources)
 
 
 def internal_topics(query: str, names: Iterable[str]) -> re.Pattern[str]:

@@ -10,6 +10,7 @@
     "beside": {...}          the version that runs beside it, unread
     "takeover": {...}        the change of the version in charge that is under way
     "outputs": {"1": ...}    the columns of results, by version: of all that clients were or may be given results of
+    "shared": {...}          whose sources' logs the version in charge reads, if it has no sources (`deployment.shared_sources`)
 """
 
 from __future__ import annotations
@@ -19,11 +20,25 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from boreal.model.durations import format_duration
+from boreal.model.durations import format_duration, parse_duration
 from boreal.model.schema import Schema
 from boreal.query.spec import Query, load_query
 
 VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSources:
+    """Which sources write the logs that a version reads, where these are the sources of a version before it."""
+
+    version: int
+    """The number of the version that began them: they, their logs and their control topic have its name for good."""
+    start: str
+    """From where they read the topics of their streams: see `Beside.start`."""
+    first_ids: Mapping[str, int] | None = None
+    """For each 'stream/partition', the id of the first row that the version reads. None: it is not chosen yet."""
+    reach: Mapping[str, int] = field(default_factory=dict)
+    """For each stream, by the name of its edge, the event time (us) from which on these logs have all its rows from there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +50,8 @@ class Beside:
     spec: dict[str, Any]
     """Its specification, as returned by `Query.dump`."""
     start: str
-    """From where it reads the topics of its streams: 'earliest', or the time from which on records were written to them."""
+    """From where it reads the topics of its streams: 'earliest', or the time from which on records were written to them; or
+    'state': it reads the logs of another version's sources, from where that still needs them."""
     takes_over: bool = True
     """Whether it is to be in charge once it has caught up."""
     since: int | None = None
@@ -43,6 +59,13 @@ class Beside:
     that never was."""
     leaves: bool = False
     """Whether it is being deleted: its processes end, then its logs go."""
+    shared: SharedSources | None = None
+    """The sources of an earlier version that it reads; None if it has its own."""
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether it is known where it begins to read, so that its processes can run."""
+        return self.shared is None or self.shared.first_ids is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +109,8 @@ class QueryRecord:
     outputs: Mapping[int, Schema] = field(default_factory=dict)
     """The columns of results, by version: of the versions that run, and of deleted ones that have been in charge, since topics
     of clients may still hold rows of them. Empty for a query that has never evolved."""
+    shared: SharedSources | None = None
+    """The sources of an earlier version that the version in charge reads; None if it has its own."""
     of: str = ""
     """Of the record of a single version (`runs`): the query's name. '' for the record of the query."""
 
@@ -104,6 +129,30 @@ class QueryRecord:
         """The name of the version in charge, which names its logs, processes and checkpoints."""
         return self.name if self.of else inner_name(self.name, self.version)
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether it is known where the version in charge begins to read; see `Beside.is_placed`."""
+        return self.shared is None or self.shared.first_ids is not None
+
+    @property
+    def sources(self) -> str:
+        """The name of the version in charge, or of the earlier one whose sources it reads: it names sources and their logs."""
+        return self.inner if self.shared is None else inner_name(self.public, self.shared.version)
+
+    def sources_named(self, inner: str) -> QueryRecord | None:
+        """The record by which the sources of this name run; None if no version reads their logs. It is that of the version in
+        charge, if that reads them, with the shortest X of all that do."""
+        readers = [run for run in self.runs() if run.sources == inner]
+        if not readers:
+            return None
+        version, start = (readers[0].version, readers[0].start)
+        if (shared := readers[0].shared) is not None:
+            version, start = shared.version, shared.start
+        thresholds = [run.spec["delay_threshold"] for run in readers]
+        shortest = min(thresholds, key=lambda text: parse_duration(text, "delay_threshold"))
+        spec = {**readers[0].spec, "delay_threshold": shortest}
+        return replace(readers[0], name=inner, spec=spec, version=version, start=start, shared=None)
+
     def runs(self) -> list[QueryRecord]:
         """A record for each version that runs, the one in charge first. Its name is the version's: see `inner_name`."""
         found = [self.run(self.version)]
@@ -118,14 +167,14 @@ class QueryRecord:
     def run(self, version: int) -> QueryRecord:
         """The record of one version. KeyError if the query has no such version now."""
         if version == self.version:
-            return self._single(version, self.spec, self.start)
+            return self._single(version, self.spec, self.start, self.shared)
         if self.beside is None or version != self.beside.version:
             raise KeyError(version)
-        return self._single(version, self.beside.spec, self.beside.start)
+        return self._single(version, self.beside.spec, self.beside.start, self.beside.shared)
 
-    def _single(self, version: int, spec: dict[str, Any], start: str) -> QueryRecord:
-        name = inner_name(self.name, version)
-        return QueryRecord(name, spec, self.revision, self.paused, self.restarts, version, start=start, of=self.name)
+    def _single(self, version: int, spec: dict[str, Any], start: str, shared: SharedSources | None) -> QueryRecord:
+        name, changes = inner_name(self.name, version), (self.revision, self.paused, self.restarts)
+        return QueryRecord(name, spec, *changes, version, start=start, shared=shared, of=self.name)
 
     def fields(self) -> dict[str, Any]:
         """As JSON has it; `query_record` reads it."""
@@ -140,9 +189,10 @@ class QueryRecord:
             **({"versions": self.versions} if self.versions != 1 else {}),
             **({"since": self.since} if self.since is not None else {}),
             **({"start": self.start} if self.start != "earliest" else {}),
-            **({"beside": asdict(self.beside)} if self.beside else {}),
+            **({"beside": _beside_fields(self.beside)} if self.beside else {}),
             **({"takeover": asdict(self.takeover)} if self.takeover else {}),
             **({"outputs": {str(of): _output_fields(schema) for of, schema in self.outputs.items()}} if self.outputs else {}),
+            **({"shared": asdict(self.shared)} if self.shared else {}),
             **({"of": self.of} if self.of else {}),
         }
 
@@ -182,11 +232,22 @@ def query_record(fields: Mapping[str, Any]) -> QueryRecord:
         int(fields.get("versions", 1)),
         fields.get("since"),
         str(fields.get("start", "earliest")),
-        Beside(**fields["beside"]) if "beside" in fields else None,
+        _beside(fields["beside"]) if "beside" in fields else None,
         Takeover(**fields["takeover"]) if "takeover" in fields else None,
         {int(of): _output(found) for of, found in fields.get("outputs", {}).items()},
+        SharedSources(**fields["shared"]) if "shared" in fields else None,
         str(fields.get("of", "")),
     )
+
+
+def _beside_fields(beside: Beside) -> dict[str, Any]:
+    fields = asdict(beside)
+    return fields if beside.shared is not None else {key: value for key, value in fields.items() if key != "shared"}
+
+
+def _beside(fields: Mapping[str, Any]) -> Beside:
+    shared = SharedSources(**fields["shared"]) if "shared" in fields else None
+    return Beside(**{**fields, "shared": shared})
 
 
 def _output_fields(schema: Schema) -> dict[str, Any]:
@@ -215,6 +276,8 @@ TAKEN_BY_SOURCES = ("late", "ahead", "idle", "types", "lacking")
 """The fields of a stream that its source alone reads. They say which records become rows, and may change: a batch is judged by
 the rules of its announcement, also when it is repeated after a crash."""
 
+TUNING_OF_SOURCES = ("bucket", "boundary_interval", "heartbeat", "history")
+"""The fields of a query's tuning that its sources read."""
 
 CHANGED_LIVE = ("delay_threshold", "slo")
 """The fields of a query that running processes apply: they follow boreal.queries themselves."""

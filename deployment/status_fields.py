@@ -153,10 +153,12 @@ SLO: Fields = {
     ),
 }
 EVOLUTION: Fields = {
-    "state": "`building`: it reads what is kept, until it has caught up; `taking_over`; `taken_over`: the version before runs "
-    "on, unread; `rolling_back`, `rolled_back`; `leaving`: it is being deleted.",
+    "state": "`claiming`: it is looked up what the version in charge keeps (`--from state`); `building`: it reads what is "
+    "kept, until it has caught up; `taking_over`; `taken_over`: the version before runs on, unread; `rolling_back`, "
+    "`rolled_back`; `leaving`: it is being deleted.",
     "version": "The number of the version beside the one whose results are given.",
-    "from": "From where that reads: `earliest`, or the time from which on records were written to its streams' topics.",
+    "from": "From where that reads: `earliest`, or the time from which on records were written to its streams' topics; "
+    "`state`: what the version before keeps.",
     "at": "While it takes over: the event time from which on its results are given.",
     "waits_for": "What the next step waits for; null if for nothing.",
 }

@@ -4,6 +4,7 @@ out. `status` is the known state of the query."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 from boreal.model.frames import State
@@ -14,7 +15,7 @@ from deployment.events import RecordedEvent
 from deployment.evolution import EgressReport, VersionProgress, as_of, progress_of
 from deployment.failure_recorder import FailureRecorder
 from deployment.journal import FailureJournal, JournalEntry
-from deployment.layout import Layout, make_layout
+from deployment.layout import Layout, layout_of
 from deployment.operator_hosts import facts_of_job
 from deployment.query_record import QueryRecord
 from deployment.skew import ProcessStatus, clock_warnings
@@ -66,7 +67,7 @@ class WatchedQuery:
         """UserError if the query cannot be planned."""
         self.sites = sites
         self.record = record
-        self.layout = make_layout(record.query, sites, record.inner)
+        self.layout = layout_of(record, sites)
         self.plan = self.layout.plan
         self.instances = _instances_of(self.layout)
         self.begun_at = now
@@ -92,7 +93,7 @@ class WatchedQuery:
 
     def change(self, record: QueryRecord, now: int) -> None:
         """The query has changed. UserError if it cannot be planned; nothing changes then."""
-        layout = make_layout(record.query, self.sites, record.inner)
+        layout = layout_of(record, self.sites)
         if self.record.paused and not record.paused:
             self.begun_at = now
         self.record, self.layout, self.plan, self.slo = record, layout, layout.plan, record.query.slo
@@ -164,7 +165,7 @@ class WatchedQuery:
 
     def see_supervisor(self, status: ProcessStatus, now: int) -> None:
         """The status of a supervisor, which sees what processes cannot say of themselves. Errors as in `hear`."""
-        mine = {self.record.name, self.record.public}
+        mine = {self.record.name, self.record.public, self.layout.sources}
         frozen = (each for each in status["processes"] if each["state"] == FROZEN and each["query"] in mine)
         self._frozen[status["process"]] = frozenset(str(each["name"]) for each in frozen), now
 
@@ -173,13 +174,17 @@ class WatchedQuery:
         text = f"checkpoint {number} is damaged; an older one, or the log, is used instead"
         return [self.journal.enter(JournalEntry(now // 1_000, "checkpoint", instance, text, is_bad=True))]
 
-    def tick(self, now: int) -> list[WatchEffect]:
-        """Time has passed."""
+    def needs_of_sources(self) -> dict[str, int]:
+        """The first id that its instances need, of each log of its sources. Another version may read these logs too."""
+        return {log.key: self.claims.needed_of(log.key) for log in self.layout.logs_of_sources}
+
+    def tick(self, now: int, others: Mapping[str, int] = claims.NO_OTHERS) -> list[WatchEffect]:
+        """Time has passed. others: what other versions need of logs that this one reads; see `needs_of_sources`."""
         for who in self.instances:
             if self.newest(f"node.{self.record.name}.{who.replica}", now) is None:
                 self.stalls.forget(who)
         effects: list[WatchEffect] = []
-        claim_effects = self.claims.tick(now, is_counting=not self.record.paused and not self.is_beside)
+        claim_effects = self.claims.tick(now, not self.record.paused and not self.is_beside, others)
         effects += self._entries(claim_effects, now)
         if self.record.paused or self.slo is None:
             effects += self.served.stop(now / 1_000)
@@ -192,7 +197,11 @@ class WatchedQuery:
             if (said := self.newest(name, now)) is not None:
                 heard_at = self._heard_at[name]
                 entries += [{**entry, "position": as_of(now, entry["position"], heard_at)} for entry in said["instances"]]
-        return progress_of(self.plan, entries)
+        found = progress_of(self.plan, entries)
+        if found is None:
+            return None
+        jobs = [f"spark.{self.record.name}.{each}" for each in self.layout.replicas if self.layout.remote_instances(each)]
+        return replace(found, starting=tuple(job for job in jobs if not (self.newest(job, now) or {}).get("ready")))
 
     def egress_report(self, site: str, now: int) -> EgressReport | None:
         """What the egress of a site says of itself; None if it is silent, or of another program."""
@@ -345,7 +354,7 @@ class WatchedQuery:
         }
 
     def _input(self, stream: str, now: int) -> dict[str, Any]:
-        source = self.newest(f"source.{self.record.name}.{stream}", now) or {}
+        source = self.newest(f"source.{self.layout.sources}.{stream}", now) or {}
         ingest_ms = source.get("last_ingest_ms")
         return {
             "name": stream,
@@ -388,7 +397,7 @@ class WatchedQuery:
 
     def _place_of(self, edge: Edge, producer: int) -> object:
         if edge.source:
-            source = self._processes.get(f"source.{self.record.name}.{edge.operator}", {})
+            source = self._processes.get(f"source.{self.layout.sources}.{edge.operator}", {})
             # Records that are only in the spool have not been written to a log.
             return source.get("last_boundary") if source.get("state") != "spooling" else None
         writers = [f for f in self.plan.fragments if edge.name in (output.name for output in f.outputs)]

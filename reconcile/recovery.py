@@ -7,10 +7,15 @@ unnecessary. The output that is made again from the checkpoint on is dropped by 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from boreal.model.frames import Anchor
 from sunion.tape import BEGINNING
+
+FROM_THE_FIRST: Mapping[str, int] = MappingProxyType({})
+"""Inputs begin at id 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +69,29 @@ class VerifiedCheckpoint:
 
 
 def plan_restart(
-    incarnation: int, epoch: int, written: dict[str, int], anchor: Anchor | None, saved: VerifiedCheckpoint | None
+    incarnation: int,
+    epoch: int,
+    written: dict[str, int],
+    anchor: Anchor | None,
+    saved: VerifiedCheckpoint | None,
+    first_ids: Mapping[str, int] = FROM_THE_FIRST,
 ) -> list[Restart]:
     """The places where an instance may begin: by its anchor, and by its newest valid checkpoint.
 
     The place that leaves less input to read again comes first. Without an anchor, the beginning of the inputs is a place.
-    `written` has the next stable id of each own log; `epoch` is the last one in the logs.
+    `written` has the next stable id of each own log; `epoch` is the last one in the logs. `first_ids`: where inputs begin, by
+    'stream/partition', where that is not at id 0.
     """
     places: list[tuple[int, Restart]] = []
     if saved is not None:
         made, inputs = dict(saved.next_ids), dict(saved.inputs)
         place = Restart(incarnation, epoch, saved.time, saved.time, made, written, inputs, saved.state, saved.place)
-        opened = dict(anchor.inputs) if anchor is not None else dict.fromkeys(inputs, 0)
+        opened = dict(anchor.inputs) if anchor is not None else {key: first_ids.get(key, 0) for key in inputs}
         anchored_to = anchor.time if anchor is not None else BEGINNING
         places.append((saved.needs, replace(place, anchored_to=anchored_to, opened=opened)))
     if anchor is not None:
         made, inputs = dict(anchor.next_ids), dict(anchor.inputs)
         places.append((anchor.needs, Restart(incarnation, epoch, anchor.needs, anchor.time, made, written, inputs)))
     else:
-        places.append((BEGINNING, Restart(incarnation, epoch, written=written)))
+        places.append((BEGINNING, Restart(incarnation, epoch, written=written, inputs=dict(first_ids))))
     return [place for _, place in sorted(places, key=lambda place: -place[0])]

@@ -42,7 +42,8 @@ def recompute(
     """The stable results of a range, in order, as batches of the output's schema. wanted: a range that
     `services.egress.history.resolve_range` returned. BatchFailed if the job fails."""
     plan = layout.plan
-    task = BatchTask(json.dumps(query.dump()), layout.sites, wanted.since, covering(wanted.until, plan.bucket_us))
+    until = covering(wanted.until, plan.bucket_us)
+    task = BatchTask(json.dumps(query.dump()), layout.sites, wanted.since, until, layout.sources)
     job = _BatchJob(session, settings, layout, held, task)
     made: dict[str, DataFrame] = {}
     for fragment in plan.fragments:

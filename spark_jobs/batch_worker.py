@@ -53,11 +53,13 @@ class BatchTask:
     """The first time of the results."""
     until: int
     """The time after the last of the rows that they are computed from."""
+    sources: str | None = None
+    """What names the sources whose logs are read; None: the query does."""
 
 
 @cache
 def _layout(task: BatchTask) -> Layout:
-    return make_layout(load_query(json.loads(task.spec)), task.sites)
+    return make_layout(load_query(json.loads(task.spec)), task.sites, task.sources)
 
 
 def cut(task: BatchTask, batches: Batches) -> Batches:

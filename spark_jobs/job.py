@@ -30,7 +30,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from boreal.model.errors import BorealError, UserError
-from deployment.layout import make_layout
+from deployment.layout import layout_of
 from deployment.operator_hosts import answers_topic, orders_topic
 from deployment.query_record import QueryRecord
 from services.hosting.connections import Connections, run_query_process
@@ -78,7 +78,7 @@ class JobProcess:
         self.replica = replica
         self.home = connections.home
         self.record, query = record, record.inner
-        self.layout = make_layout(record.query, settings.site_names, record.inner)
+        self.layout = layout_of(record, settings.site_names)
         self.instances = self.layout.remote_instances(replica)
         if not self.instances:
             raise UserError("replica", replica, f"{query} has no fragment there that runs in Spark", "name another")

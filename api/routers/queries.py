@@ -80,7 +80,7 @@ Start = Annotated[
         alias="from",
         max_length=40,
         description="From where the new version reads the topics of its streams: `earliest`, `latest`, or the time from which "
-        "on records were written.",
+        "on records were written; or `state`: it reads what the running version keeps, and shares its sources. On a stack.",
     ),
 ]
 

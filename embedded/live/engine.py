@@ -18,9 +18,10 @@ from deployment.audit import ChaosAudit, JobAudit, QueryAudit, QueryChange, Toke
 from deployment.change_preview import ChangePreview, preview, refuse_other_structure
 from deployment.corrections import TellCorrection, tell_nobody
 from deployment.events import RESTARTED, RecordedEvent
-from deployment.evolution import evolve, resolve_start, roll_back, settle
+from deployment.evolution import EARLIEST, evolve, resolve_start, roll_back, settle
 from deployment.query_changes import changed_query
 from deployment.query_record import QueryRecord, with_bucket
+from deployment.shared_sources import STATE
 from embedded.live.demo import demo_query
 from embedded.live.journal import EventJournal
 from embedded.live.query import LiveQuery, plan_live
@@ -109,7 +110,7 @@ class LiveEngine:
     def preview(self, query: Query, start: str, now: int) -> ChangePreview | None:
         """What `put` would change of the query of this name, and how; None if there is none."""
         old = self.queries.get(query.name)
-        start = resolve_start(start, now)
+        start = _start(start, now)
         return None if old is None else preview(old.record, query, start)
 
     def put(self, query: Query, now: int, is_demo: bool = False, by: str | None = None) -> LiveQuery:
@@ -164,7 +165,7 @@ class LiveEngine:
         if old.is_demo:
             raise UserError("NAME", query.name, "is the demo, which has one version", "create a query of your own")
         plan_live(query, old.is_demo)
-        return self._evolve(old, evolve(old.record, with_bucket(query, None), resolve_start(start, now)), now, by)
+        return self._evolve(old, evolve(old.record, with_bucket(query, None), _start(start, now)), now, by)
 
     def roll_back(self, name: str, now: int, by: str | None = None) -> LiveQuery:
         """Let the version that was in charge before take over again, or give up one that never was. by: who does it."""
@@ -219,3 +220,12 @@ class LiveEngine:
             query.change(record, now)
             self.journal.record(self._audit.see(QueryChange(record.name, record, now / 1_000, by)))
         return query
+
+
+def _start(start: str, now: int) -> str:
+    """As `resolve_start`. UserError for what only a stack can do."""
+    found = resolve_start(start, now)
+    if found == STATE:
+        problem = "is for a stack: here each version reads the records that were posted"
+        raise UserError("--from", start, problem, f"write --from {EARLIEST}")
+    return found

@@ -16,7 +16,7 @@ from boreal.model.frames import State
 from boreal.model.schema import Schema
 from boreal.query.records import REGISTERED, Records
 from deployment.evolution import schemas
-from deployment.layout import make_layout
+from deployment.layout import layout_of, make_layout
 from deployment.query_record import QueryRecord, Takeover
 from formats.changelog import Changelog
 from formats.debezium import DebeziumForm
@@ -73,7 +73,7 @@ class EgressProcess:
             if self.version not in (run.version for run in record.runs()):
                 self._known = record = connections.registry.find(record.name)
             version = record.run(self.version)
-            self.layout = make_layout(version.query, settings.site_names, version.name)
+            self.layout = layout_of(version, settings.site_names)
             self.plan = self.layout.egress_plan(site)
             self.me = self.layout.egress_instance(site)
             self.rows = self._with_tables(self.rows)
@@ -242,7 +242,7 @@ class EgressProcess:
 
     def _next_version(self, record: QueryRecord, takeover: Takeover) -> NextVersion:
         version = record.run(takeover.to)
-        layout = make_layout(version.query, self.layout.sites, version.name)
+        layout = layout_of(version, self.layout.sites)
         plan, inputs = layout.egress_plan(self.site), layout.input_logs(layout.egress_instance(self.site))
         with closing(KafkaLogStore(self.clusters, layout, clients=self.connections.logs)) as logs:
             first_ids = first_ids_from(plan, takeover.at, inputs, logs.open)

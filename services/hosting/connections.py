@@ -129,8 +129,10 @@ def run_query_process(kind: str, make: MakeRole) -> None:
         settings = load_settings()
         set_clock(settings, name)
         connections = Connections(settings, name)
-        # An egress is the query's, and goes from one version of it to another; all others are of one version.
-        find = connections.registry.find if kind == "egress" else connections.registry.find_version
+        # An egress is the query's, and goes from one version of it to another; a source may be read by several versions; all
+        # others are of one.
+        registry = connections.registry
+        find = {"egress": registry.find, "source": registry.find_sources}.get(kind, registry.find_version)
         return make_role(make, connections, name, find(query), part).serve(stopping)
 
     run_process(name, serve)

@@ -145,11 +145,15 @@ class QueryRegistry:
     def find_version(self, inner: str) -> QueryRecord:
         """As `find`, for a process of one version: the record of the version with this name (`QueryRecord.runs`)."""
 
-        def look() -> QueryRecord | None:
-            record = self.load().get(public_name(inner))
-            return record.version_named(inner) if record is not None else None
+        return self._await(inner, lambda: self._look(inner, QueryRecord.version_named))
 
-        return self._await(inner, look)
+    def find_sources(self, inner: str) -> QueryRecord:
+        """As `find`, for a source: the record by which the sources of this name run (`QueryRecord.sources_named`)."""
+        return self._await(inner, lambda: self._look(inner, QueryRecord.sources_named))
+
+    def _look(self, inner: str, choose: Callable[[QueryRecord, str], QueryRecord | None]) -> QueryRecord | None:
+        record = self.load().get(public_name(inner))
+        return choose(record, inner) if record is not None else None
 
     def _await(self, name: str, look: Callable[[], QueryRecord | None]) -> QueryRecord:
         deadline = time.monotonic() + SEEN_WITHIN_S

@@ -137,6 +137,8 @@ def query_topics(layout: Layout) -> dict[str, list[TopicSpec]]:
         found[site][spec.name] = spec
 
     for log_id in layout.log_ids():
+        if layout.shared is not None and not log_id.replica:
+            continue  # they are those of an earlier version
         add(layout.site_of(log_id), TopicSpec(layout.topic_of(log_id), layout.partitions_of(log_id), _LOG))
     for replica in layout.replicas:
         count = len(layout.remote_instances(replica))

@@ -10,7 +10,7 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, assert_never
 
@@ -20,8 +20,9 @@ from boreal.model.errors import UserError
 from deployment.audit import ChaosAudit, JobAudit, QueryAudit, QueryChange, ReplayAudit, TokenAudit
 from deployment.claims import Trim
 from deployment.events import DELETED, SERVED, RecordedEvent, event_from
-from deployment.evolution import LOOK_US, Evolution, shown
+from deployment.evolution import CLAIMING, LOOK_US, Evolution, claimed, shown, state_of
 from deployment.journal import FailureJournal, JournalEntry
+from deployment.layout import layout_of
 from deployment.query_record import QueryRecord, inner_name, public_name
 from deployment.skew import ProcessStatus
 from deployment.slo import ServiceLevel
@@ -38,6 +39,7 @@ from services.kafka.settings import ServiceSettings
 from services.kafka.statuses import StatusReader
 from services.kafka.topics import control_topic
 from services.monitor.checkpoints import CheckpointSweeper
+from services.monitor.first_rows import read_first_rows
 from services.monitor.reports import QueryReports, Report, ReportWriter
 from services.storage.redis_checkpoints import connect_redis
 
@@ -67,6 +69,8 @@ class MonitorProcess:
         self._records: dict[str, QueryRecord] = {}
         self._evolutions: dict[str, Evolution] = {}
         self._writing: set[str] = set()
+        # By query: why a version cannot begin with what another one keeps.
+        self._unclaimed: dict[str, str] = {}
         self._query_audit, self._chaos_audit = QueryAudit(), ChaosAudit()
         self._token_audit, self._job_audit, self._replay_audit = TokenAudit(), JobAudit(), ReplayAudit()
         self._is_following = False
@@ -122,10 +126,15 @@ class MonitorProcess:
             self._record(self._query_audit.see(change))
         else:
             self._changes[name] = change
+        self._unclaimed.pop(name, None)
         before = self._records.pop(name, None)
         if record is not None:
             self._records[name] = record
         versions = {run.name: run for run in record.runs()} if record is not None else {}
+        named = {*versions, *(run.sources for run in versions.values())}
+        for name_of_sources in [each for each in self._controls if public_name(each) == name and each not in named]:
+            if name_of_sources not in self.queries:
+                self._controls.pop(name_of_sources).close()
         for gone in [inner for inner in self.queries if public_name(inner) == name and inner not in versions]:
             self._drop(gone)
         if record is None:
@@ -162,9 +171,14 @@ class MonitorProcess:
         self.queries[name] = watched
         if self._recorded is not None and not is_beside:
             watched.record_failures(self._recorded.pop(record.public, []))
-        control = ControlPlane(self._desks, control_topic(name), NAME, self.settings.home)
+        control = self._control(name)
         control.listen(lambda sender, items: self._inbox.put(lambda: self._hear(name, items)), NO_HURRY_MS)
-        self._controls[name] = control
+
+    def _control(self, name: str) -> ControlPlane:
+        """The control topic of a version, or of sources that are left of one."""
+        if name not in self._controls:
+            self._controls[name] = ControlPlane(self._desks, control_topic(name), NAME, self.settings.home)
+        return self._controls[name]
 
     def _drop(self, name: str) -> None:
         """A version is gone."""
@@ -228,8 +242,11 @@ class MonitorProcess:
                 self._perform(name, watched.take(status, now_us()))
 
     def _concerned(self, status: ProcessStatus) -> set[str]:
-        """The versions that a status concerns: an egress those in charge, and the one that it reads."""
+        """The versions that a status concerns: an egress those in charge, and the one that it reads; a source all that read
+        it."""
         name = str(status.get("query") or "")
+        if status.get("kind") == "source":
+            return {inner for inner, watched in self.queries.items() if watched.layout.sources == name}
         record = self._records.get(name)
         if record is None or status.get("kind") != "egress":
             return {name}
@@ -248,13 +265,22 @@ class MonitorProcess:
         for name, record in sorted(self._records.items()):
             self._advance(name, record)
         for inner, watched in sorted(self.queries.items()):
-            self._perform(inner, watched.tick(now_us()))
+            self._perform(inner, watched.tick(now_us(), self._needs_of_others(watched)))
             name = watched.record.public
             if self._earlier is not None and not watched.is_beside:
                 # Only after the former incarnation's report is known: the journal continues from it.
                 if name in self._earlier:
                     self._resume(watched, self._earlier.pop(name))
                 self._publish(name, {**watched.status(now_us()), "pid": os.getpid()})
+
+    def _needs_of_others(self, watched: WatchedQuery) -> dict[str, int]:
+        """The first id that other versions need, of each log of the sources that they share with this one."""
+        needs: dict[str, int] = {}
+        for other in self.queries.values():
+            if other is not watched and other.layout.sources == watched.layout.sources:
+                for key, first_id in other.needs_of_sources().items():
+                    needs[key] = min(needs.get(key, first_id), first_id)
+        return needs
 
     # Evolutions
 
@@ -269,11 +295,36 @@ class MonitorProcess:
         }
         beside = self.queries.get(record.run(record.beside.version).name) if record.beside is not None else None
         wanted = evolution.next(record, self.settings.site_names, egresses, beside.progress(now) if beside else None)
-        watched.evolution = shown(record, evolution.waits_for)
-        if wanted is not None and name not in self._writing:
+        watched.evolution = shown(record, self._unclaimed.get(name) or evolution.waits_for)
+        if name in self._writing:
+            return
+        if state_of(record) == CLAIMING:
+            # The claims of the version beside are known here, since the record is: no more is trimmed that it may read.
+            self._begin_writing(self._choose_first_rows, record)
+        elif wanted is not None:
             _logger.info("%s: %s", name, wanted.takeover or f"version {wanted.version} is in charge")
-            self._writing.add(name)
-            threading.Thread(target=self._write, args=(record, wanted), name="evolution", daemon=True).start()
+            self._begin_writing(self._write, record, wanted)
+
+    def _begin_writing(self, write: Callable[..., None], record: QueryRecord, *wanted: QueryRecord) -> None:
+        self._writing.add(record.name)
+        threading.Thread(target=self._end_writing, args=(write, record, *wanted), name="evolution", daemon=True).start()
+
+    def _end_writing(self, write: Callable[..., None], record: QueryRecord, *wanted: QueryRecord) -> None:
+        try:
+            write(record, *wanted)
+        finally:
+            self._inbox.put(lambda: self._writing.discard(record.name))
+
+    def _choose_first_rows(self, record: QueryRecord) -> None:
+        """Write from where the version beside reads the logs that it shares; see `deployment.shared_sources`."""
+        try:
+            found = read_first_rows(self.clusters, layout_of(record.run(record.version), self.settings.site_names))
+        except (KafkaError, OSError) as error:
+            _logger.warning("the logs of %s are read again: %r", record.name, error)
+        except UserError as error:
+            self._unclaimed[record.name] = str(error)
+        else:
+            self._write(record, claimed(record, *found))
 
     def _write(self, record: QueryRecord, wanted: QueryRecord) -> None:
         failpoint("monitor.before_evolution")
@@ -283,8 +334,6 @@ class MonitorProcess:
             failpoint("monitor.after_evolution")
         except (KafkaError, OSError) as error:
             _logger.warning("the evolution of %s is tried again: %r", record.name, error)
-        finally:
-            self._inbox.put(lambda: self._writing.discard(record.name))
 
     def _publish(self, name: str, report: Report | None) -> None:
         assert self._reports is not None, "it serves"
@@ -300,13 +349,20 @@ class MonitorProcess:
         for effect in effects:
             match effect:
                 case Trim(needed):
-                    self._controls[name].send([trim_item(needed)])
+                    self._send_trims(self.queries[name], needed)
                 case RecordedEvent():
                     self._record([effect])
                 case JournalEntry(_, _, who, text, is_bad):
                     _logger.log(logging.WARNING if is_bad else logging.INFO, "%s: %s %s", name, who, text)
                 case _:
                     assert_never(effect)
+
+    def _send_trims(self, watched: WatchedQuery, needed: Mapping[str, int]) -> None:
+        """To those who write the logs."""
+        of_sources = {log.key for log in watched.layout.logs_of_sources}
+        owners = {key: watched.layout.sources if key in of_sources else watched.record.name for key in needed}
+        for owner in dict.fromkeys(owners.values()):
+            self._control(owner).send([trim_item({key: needed[key] for key in needed if owners[key] == owner})])
 
     def _record(self, events: Sequence[RecordedEvent]) -> None:
         assert self._events is not None, "it serves"

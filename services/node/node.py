@@ -15,7 +15,7 @@ from typing import Any
 from boreal.model.errors import CorruptError, UserError
 from boreal.model.frames import Frame, LogId, State
 from deployment.instance_fields import instance_fields
-from deployment.layout import make_layout
+from deployment.layout import layout_of, make_layout
 from deployment.query_record import QueryRecord
 from formats.control_messages import ControlItem, instance_of, message_of
 from logs.checkpoints import CheckpointStore, StoreUnavailableError
@@ -73,7 +73,8 @@ class NodeProcess:
         self.connections = connections
         self.clusters = connections.clusters
         query = record.query
-        self.layout = make_layout(query, settings.site_names, record.inner)
+        self.layout = layout_of(record, settings.site_names)
+        self.first_ids = record.shared.first_ids or {} if record.shared is not None else {}
         self.history_us = query.tuning.history
         if replica not in self.layout.replicas:
             raise UserError("replica", replica, f"{query.name} has no such replica", f"name one of {self.layout.replicas}")
@@ -166,7 +167,9 @@ class NodeProcess:
         inputs still exist (R25, R26)."""
         partners = [who._replace(replica=r) for r in self.layout.plan.fragment(who.fragment).replicas if r != who.replica]
         replicas = [(self.layout.own_logs(one), self._saved(one)) for one in (who, *partners)]
-        for restart in restarts(who, replicas, self.layout.input_logs(who), logs.open, logs.is_held):
+        inputs = self.layout.input_logs(who)
+        first_ids = {key: first_id for key, first_id in self.first_ids.items() if key in inputs}
+        for restart in restarts(who, replicas, inputs, logs.open, logs.is_held, first_ids):
             instance = Instance(self.layout.plan, who, restart)
             try:
                 first_effects = instance.begin(now_us())

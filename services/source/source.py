@@ -111,7 +111,7 @@ class SourceProcess:
 
     def _take_change(self, incarnation: SourceIncarnation, name: str, record: QueryRecord | None) -> None:
         """Apply a new X at once. For all other changes the supervisor restarts the process."""
-        version = record.version_named(self.layout.plan.query) if record is not None else None
+        version = record.sources_named(self.layout.plan.query) if record is not None else None
         if version is None or name != version.public:
             return
         plan = make_layout(version.query, self.layout.sites).plan

@@ -11,9 +11,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from boreal.query.spec import load_query
-from deployment.layout import make_layout
-from deployment.query_record import CHANGED_IN_TURN, CHANGED_LIVE, QueryRecord, without_intake
+from deployment.layout import layout_of
+from deployment.query_record import CHANGED_IN_TURN, CHANGED_LIVE, TUNING_OF_SOURCES, QueryRecord, without_intake
 from deployment.supervision import Child
 
 
@@ -38,9 +37,10 @@ MONITOR = Child("monitor", "monitor", None, (sys.executable, "-m", "services.mon
 def query_children(record: QueryRecord, sites: tuple[str, ...], own: Collection[str]) -> list[Child]:
     """The processes that a query needs at the sites `own`, of all `sites`; none while it is paused. Those of a version that
     runs beside the one in charge come last. UserError if this version of boreal does not accept the spec."""
-    beside = [] if record.paused else record.runs()[1:]
-    others = [child for run in beside for child in _version_children(run, sites, own)]
-    return [*children_in_charge(record, sites, own), *others]
+    beside = [] if record.paused else [run for run in record.runs()[1:] if run.is_placed]
+    others = [child for run in beside for child in _version_children(record, run, sites, own)]
+    # Versions may share their sources.
+    return list({child.name: child for child in [*children_in_charge(record, sites, own), *others]}.values())
 
 
 def children_in_charge(record: QueryRecord, sites: tuple[str, ...], own: Collection[str]) -> list[Child]:
@@ -49,7 +49,7 @@ def children_in_charge(record: QueryRecord, sites: tuple[str, ...], own: Collect
     if record.paused:
         return []
     charge = record.runs()[0]
-    versions = _version_children(charge, sites, own)
+    versions = _version_children(record, charge, sites, own)
     structure, manner = _digest(without_intake_of(charge.spec), (*CHANGED_LIVE, *CHANGED_IN_TURN)), _manner(charge)
     egresses = [
         Child(
@@ -69,21 +69,27 @@ def children_in_charge(record: QueryRecord, sites: tuple[str, ...], own: Collect
     return [*versions, *egresses]
 
 
-def _version_children(record: QueryRecord, sites: tuple[str, ...], own: Collection[str]) -> list[Child]:
-    """The processes of one version, whose record this is."""
-    layout = make_layout(load_query(record.spec), sites, record.name)
-    taken = _digest(record.spec, (*CHANGED_LIVE, *CHANGED_IN_TURN))
+def _version_children(query: QueryRecord, record: QueryRecord, sites: tuple[str, ...], own: Collection[str]) -> list[Child]:
+    """The processes of one version of a query. record: the version's."""
+    layout = layout_of(record, sites)
     spec = without_intake_of(record.spec)
     structure, manner = _digest(spec, (*CHANGED_LIVE, *CHANGED_IN_TURN)), _manner(record)
     operators = _digest(spec, (*CHANGED_LIVE, "reconcile", "policy", "replicas"))
     streams = sorted({edge.operator for edge in layout.plan.sources})
+    sources = query.sources_named(record.sources)
+    assert sources is not None, "this version reads their logs"
 
-    def child(kind: str, part: str, turn: str) -> Child:
-        command = (sys.executable, "-m", f"services.{kind}", record.name, part)
-        version = taken if kind == "source" else structure
-        read = tuple(streams) if kind == "node" else ()
-        site = layout.site_of_stream(part) if kind == "source" else layout.site_of_replica(part)
-        return Child(f"{kind}.{record.name}.{part}", kind, record.name, command, version, turn, read, record, site=site)
+    def source(stream: str) -> Child:
+        command = (sys.executable, "-m", "services.source", sources.name, stream)
+        name = f"source.{sources.name}.{stream}"
+        taken = _taken_by_sources(sources.spec)
+        return Child(name, "source", sources.name, command, taken, record=sources, site=layout.site_of_stream(stream))
+
+    def node(replica: str) -> Child:
+        command = (sys.executable, "-m", "services.node", record.name, replica)
+        name = f"node.{record.name}.{replica}"
+        site = layout.site_of_replica(replica)
+        return Child(name, "node", record.name, command, structure, manner, tuple(streams), record, site=site)
 
     def spark(replica: str) -> Child:
         """It gets the mode with its orders, so that only a change of operators needs a restart."""
@@ -93,8 +99,8 @@ def _version_children(record: QueryRecord, sites: tuple[str, ...], own: Collecti
 
     here = [replica for replica in layout.replicas if layout.site_of_replica(replica) in own]
     return [
-        *(child("source", stream, "") for stream in streams if layout.site_of_stream(stream) in own),
-        *(child("node", replica, manner) for replica in here),
+        *(source(stream) for stream in streams if layout.site_of_stream(stream) in own),
+        *(node(replica) for replica in here),
         *(spark(replica) for replica in here if layout.remote_instances(replica)),
     ]
 
@@ -107,6 +113,12 @@ def without_intake_of(spec: Mapping[str, Any]) -> dict[str, Any]:
 def _manner(record: QueryRecord) -> str:
     """Identifies what a version's processes take up in turn."""
     return _digest(without_intake_of(record.spec), CHANGED_LIVE) + (f"-{record.restarts}" if record.restarts else "")
+
+
+def _taken_by_sources(spec: Mapping[str, Any]) -> str:
+    """Identifies what sources read of a specification. The versions that share them have the same: none restarts them."""
+    tuning = {field: spec["tuning"].get(field) for field in TUNING_OF_SOURCES}
+    return _digest({"streams": spec["streams"], "tuning": tuning}, ())
 
 
 def _digest(spec: Mapping[str, Any], without: tuple[str, ...]) -> str:

@@ -17,12 +17,13 @@ from boreal.query.planner import plan
 from boreal.query.spec import Query, did_you_mean, load_query
 from deployment.change_preview import ChangePreview, preview, refuse_other_structure
 from deployment.evolution import EARLIEST, TOPICS_OF_CLIENTS, evolve, let_go, resolve_start, roll_back, settle, shown
-from deployment.layout import Layout, internal_topics, make_layout
+from deployment.layout import Layout, internal_topics, layout_of, make_layout
 from deployment.liveness import Liveness
 from deployment.operator_hosts import expected_threshold_us, facts_of_job
 from deployment.placement_record import WORKER
 from deployment.query_changes import changed_query
 from deployment.query_record import QueryRecord, public_name, with_bucket
+from deployment.shared_sources import STATE
 from deployment.skew import clock_warnings
 from deployment.status_fields import SOURCE_OF_STACK, answers_of, shown_process, shown_stream, shown_worker
 from formats.dead_letter import LetterChoice, LetterPage, ReplayOutcome
@@ -54,7 +55,7 @@ from services.kafka.topics import (
 )
 from services.monitor.reports import QueryReports, Report
 from services.source.schema_check import check_registries, check_schemas
-from services.stack.children import children_in_charge
+from services.stack.children import children_in_charge, query_children
 from services.stack.state import problems
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 
@@ -160,13 +161,15 @@ class Operations:
 
     def evolve(self, query: Query, start: str, check: Check = accept_any, by: str = COMMAND_LINE) -> QueryRecord:
         """Build another version of a running query beside it, which takes over once it has caught up. start: from where it
-        reads the topics of its streams, 'earliest', 'latest' or a time. See `deployment.evolution`."""
+        reads the topics of its streams: 'earliest', 'latest' or a time; 'state': it reads what the query that runs keeps of
+        them. See `deployment.evolution`."""
         name, start = query.name, resolve_start(start, time.time_ns() // 1_000)
         check_schemas(query, self.settings)
 
         def decide(old: QueryRecord | None) -> QueryRecord:
             record = self._checked(name, old, check)
-            wanted = with_bucket(self.check(with_engine_of(query, record.query)), None)
+            running = record.query
+            wanted = with_bucket(self.check(with_engine_of(query, running)), running if start == STATE else None)
             return evolve(record, wanted, start)
 
         wanted = decide(self.queries().get(name))
@@ -200,15 +203,16 @@ class Operations:
         """Delete what a version that leaves has made, once its processes have ended; at last its part of the record."""
         assert record.beside is not None, "it leaves"
         version = record.run(record.beside.version)
-        while waits_for := self._processes_of_version(version.name) or self._behind(record):
+        while waits_for := self._processes_of_version(record, version) or self._behind(record):
             on_wait(waits_for)
             time.sleep(_LOOK_S)
-        self._delete_data(version, lambda site, topics: _topics_of_version(version, topics))
+        kept = self._topics_of_sources(record)
+        self._delete_data(version, lambda site, topics: set(_topics_of_version(version, topics)) - kept)
         return self._update(record.name, lambda old: let_go(self._checked(record.name, old, accept_any)), by)
 
     def _prepare_version(self, version: QueryRecord) -> None:
         """Create the topics of a version."""
-        layout = make_layout(version.query, self.settings.site_names, version.name)
+        layout = layout_of(version, self.settings.site_names)
         inputs = self._inputs([version.query])
         with reaching(self.settings):
             found = {site: examine(self.clusters[site], specs, inputs[site]) for site, specs in query_topics(layout).items()}
@@ -296,13 +300,13 @@ class Operations:
         with _reaching_redis(), closing(connect_redis(self.settings.redis)) as client:
             RedisCheckpointStore(client, prefix=record.inner).forget(instances)
 
-    def _delete_data(self, version: QueryRecord, choose: Callable[[str, Iterable[str]], list[str]]) -> None:
+    def _delete_data(self, version: QueryRecord, choose: Callable[[str, Iterable[str]], Collection[str]]) -> None:
         """Delete the checkpoints of a version, and the topics that are chosen from those of a site."""
         with reaching(self.settings):
             for site, cluster in self.clusters.items():
                 with closing(cluster.make_admin()) as admin:
                     topics = choose(site, admin.list_topics())
-                delete(cluster, topics)
+                delete(cluster, sorted(topics))
         with _reaching_redis(), closing(connect_redis(self.settings.redis)) as client:
             RedisCheckpointStore(client, prefix=version.name).forget()
 
@@ -316,7 +320,7 @@ class Operations:
 
     def layout_of(self, record: QueryRecord) -> Layout:
         """The layout of the version in charge."""
-        return make_layout(record.query, self.settings.site_names, record.inner)
+        return layout_of(record, self.settings.site_names)
 
     def _update(self, name: str, decide: Callable[[QueryRecord | None], QueryRecord], by: str) -> QueryRecord:
         with reaching(self.settings):
@@ -492,8 +496,8 @@ class Operations:
 
     def streams(self, name: str) -> dict[str, dict[str, Any]]:
         """What is known of each stream of a query, with the fields of `deployment.status_fields.SHOWN_QUERY`."""
-        inner = self.query(name).inner
-        found = {said["stream"]: said for said in self.statuses().values() if said["process"].startswith(f"source.{inner}.")}
+        prefix = f"source.{self.query(name).sources}."
+        found = {said["stream"]: said for said in self.statuses().values() if said["process"].startswith(prefix)}
         return {stream: shown_stream(said) for stream, said in sorted(found.items())}
 
     def answers(self, name: str) -> dict[str, Any]:
@@ -503,8 +507,8 @@ class Operations:
     def ended_streams(self, query: str) -> list[str]:
         """The streams of a query that have ended: their last record marked the end."""
         statuses = self.statuses()
-        inner = self.query(query).inner
-        ended = [status for name, status in statuses.items() if name.startswith(f"source.{inner}.")]
+        prefix = f"source.{self.query(query).sources}."
+        ended = [status for name, status in statuses.items() if name.startswith(prefix)]
         return sorted(status["stream"] for status in ended if status["last_boundary"] == "end")
 
     def details(self) -> dict[str, Any]:
@@ -546,9 +550,19 @@ class Operations:
         """The names of a query's processes, of all its versions, that some supervisor still runs."""
         return [process["name"] for process in self._processes() if public_name(process["query"] or "") == query]
 
-    def _processes_of_version(self, inner: str) -> list[str]:
-        """As `processes_of`, of one version alone. The egresses are the query's."""
-        return [each["name"] for each in self._processes() if each["query"] == inner and each["kind"] != "egress"]
+    def _processes_of_version(self, record: QueryRecord, version: QueryRecord) -> list[str]:
+        """As `processes_of`, of one version alone, and of its sources. The egresses are the query's, and sources that another
+        version reads stay. record: of the query."""
+        names, sites = {version.name, version.sources}, self.settings.site_names
+        kept = {child.name for child in query_children(record, sites, sites)}
+        found = [each for each in self._processes() if each["query"] in names and each["kind"] != "egress"]
+        return [each["name"] for each in found if each["name"] not in kept]
+
+    def _topics_of_sources(self, record: QueryRecord) -> frozenset[str]:
+        """The topics of the sources that versions of a query read: they stay, whatever version began these sources."""
+        layouts = [layout_of(run, self.settings.site_names) for run in record.runs()]
+        logs = {layout.topic_of(log) for layout in layouts for log in layout.logs_of_sources}
+        return frozenset(logs | {control_topic(layout.sources) for layout in layouts})
 
     def _behind(self, record: QueryRecord) -> list[str]:
         """The supervisors that have not read this record yet: they may be about to start processes of the one before."""
@@ -575,11 +589,18 @@ class Operations:
 
 
 def _topics_of_version(version: QueryRecord, topics: Iterable[str]) -> list[str]:
-    """Those of these topics that were made for one version alone."""
-    own = control_topic(version.name)
-    internal = internal_topics(version.name, (*version.spec["streams"], *version.spec["operators"]))
-    inputs = {stream.get("topic") for stream in version.spec["streams"].values()}
-    return [topic for topic in topics if topic not in inputs and (topic == own or internal.fullmatch(topic))]
+    """Those of these topics that were made for one version alone, and for its sources."""
+    streams, operators = version.spec["streams"], version.spec["operators"]
+    inputs = {stream.get("topic") for stream in streams.values()}
+    own = {control_topic(version.name), control_topic(version.sources)}
+    internal, logs = internal_topics(version.name, (*streams, *operators)), internal_topics(version.sources, streams)
+    prefix = f"{version.sources}.log."
+    return [
+        topic
+        for topic in topics
+        if topic not in inputs
+        and (topic in own or internal.fullmatch(topic) or (topic.startswith(prefix) and logs.fullmatch(topic)))
+    ]
 
 
 def _known(name: str, records: Mapping[str, QueryRecord]) -> QueryRecord:

@@ -355,7 +355,7 @@ class Supervisor:
             name: {
                 "revision": record.revision,
                 "paused": record.paused,
-                "ready": name not in self._problems and not {name, record.inner} & hindered,
+                "ready": name not in self._problems and not {name, record.inner, record.sources} & hindered,
                 "problem": self._problems.get(name) or (self._joined.problem_of(name) if self._joined is not None else None),
             }
             for name, record in sorted(records.items())

@@ -170,17 +170,21 @@ def await_windows(cluster: Cluster, count: int, version: int | None = None) -> N
 
 
 def check(
-    cluster: Cluster, feed: Feed, columns: Mapping[int, Collection[str]] = COLUMNS, out: str = "counts.out"
+    cluster: Cluster,
+    feed: Feed,
+    columns: Mapping[int, Collection[str]] = COLUMNS,
+    out: str = "counts.out",
+    window_us: int = SECOND_US,
 ) -> list[tuple[int, int]]:
     """Clients have each row once, and as the version in charge then computes it. The versions, each with the end of the first
-    window that it gave. columns: of each version."""
+    window that it gave. columns: of each version; window_us: how long its windows are."""
     rows = given(cluster)
     assert [id_ for id_, _, _ in rows] == list(range(len(rows)))
     assert [json.loads(text) for text in replayed(values_of(cluster, out))][: len(rows)] == [row for *_, row in rows]
     last_us = max(time_us(row["window_end"]) for *_, row in rows)
     expected: dict[tuple[int, str], list[int]] = {}
     for at, key, value in feed.rows:
-        end = (at // SECOND_US + 1) * SECOND_US
+        end = (at // window_us + 1) * window_us
         if end < last_us:
             expected.setdefault((end, key), []).append(value)
     found = Counter((time_us(row["window_end"]), row["key"]) for *_, row in rows if time_us(row["window_end"]) < last_us)

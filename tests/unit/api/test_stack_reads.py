@@ -17,9 +17,8 @@ from api import said_replays, stack
 from api.installation import ConflictError, ForbiddenError, NotFoundError, UnavailableError
 from api.models import EXAMPLE_SPEC
 from boreal.model.errors import UserError
-from boreal.query.spec import Query
 from deployment import watched_query
-from deployment.layout import Layout, make_layout
+from deployment.layout import Layout, layout_of
 from deployment.query_record import QueryRecord
 from formats.dead_letter import LetterChoice, ReplayOutcome
 from services.kafka.letter_topic import OvertakenError
@@ -97,13 +96,13 @@ def test_a_query_that_the_monitor_does_not_know_yet_is_planned_once(
     installation: stack.StackInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned: list[str] = []
-    make = make_layout
+    make = layout_of
 
-    def counted(query: Query, sites: tuple[str, ...], inner: str) -> Layout:
-        planned.append(query.name)
-        return make(query, sites, inner)
+    def counted(record: QueryRecord, sites: tuple[str, ...]) -> Layout:
+        planned.append(record.name)
+        return make(record, sites)
 
-    monkeypatch.setattr(watched_query, "make_layout", counted)
+    monkeypatch.setattr(watched_query, "layout_of", counted)
     for _ in range(3):
         found = installation.statuses("abcd")
         assert {name: status["state"] for name, status in found.items()} == dict.fromkeys("abc", "STARTING")

@@ -55,8 +55,9 @@ def test_the_same_file_changes_nothing() -> None:
         ({"slo": "99.9%/7d"}, "slo", "at_once", set()),
         ({"reconcile": "overlay_redo"}, "reconcile", "in_turn", {"node", "egress"}),
         ({"streams": streams(late="clamp")}, "streams.jfk.late", "sources", {"source"}),
-        ({"tuning": {"memory": "1GB"}}, "tuning.memory", "restart", {"source", "node", "egress"}),
-        ({"latest": True}, "latest", "restart", {"source", "node", "egress"}),
+        ({"tuning": {"memory": "1GB"}}, "tuning.memory", "restart", {"node", "egress"}),
+        ({"tuning": {"history": "1h"}}, "tuning.history", "restart", {"source", "node", "egress"}),
+        ({"latest": True}, "latest", "restart", {"node", "egress"}),
     ],
 )
 def test_what_needs_no_other_version_is_taken_as_the_processes_take_it(

@@ -177,6 +177,7 @@ def test_a_time_that_not_all_sites_promise_is_taken_back_before_the_others_have_
         (report(through=1 << 62), VersionProgress("STABLE", NOW), "streams that go on: they have ended"),
         (report(), None, "replicas of version 2, which are not heard"),
         (report(), VersionProgress("RECOVERING", NOW), "version 2, which is RECOVERING"),
+        (report(), VersionProgress("RECOVERING", NOW, ("spark.q-2.r0",)), "spark.q-2.r0 to start"),
         (report(), VersionProgress("STABLE", NOW - 4 * SECOND), "version 2, which is 4.0 s of event time behind"),
         (report(), VersionProgress("STABLE", BEGINNING), "the first results of version 2"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,11 +14,13 @@ import pytest
 
 from boreal.model import codec
 from boreal.model.errors import CorruptError
-from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, Start
+from boreal.model.frames import INFINITY, Anchor, Boundary, Data, Frame, LogId, Origin, Start
+from boreal.query.plan import EGRESS, Fragment
 from boreal.query.planner import plan
 from boreal.query.spec import load_query
 from deployment.layout import make_layout
 from deployment.recompute import FragmentSpans, LogSlice, covering, within
+from deployment.shared_sources import first_rows, newest
 from embedded.generate import START_US
 from formats.json_text import column_texts, joined, lines, object_parts, time_us
 from spark_jobs.batch_worker import ORDER, RECORDS, BatchTask, compute, cut
@@ -62,10 +65,17 @@ QUERIES: dict[str, dict[str, Any]] = {
 }
 
 
-def recomputed(ran: Ran, since: int, until: int = INFINITY, logs: Mapping[str, list[Frame]] | None = None) -> list[Any]:
-    """As the job does it, but for Spark: each source's log is cut, and each shard of each fragment has its frames in order."""
-    layout = make_layout(ran.query, ("a",))
-    task = BatchTask(json.dumps(ran.query.dump()), ("a",), since, covering(until, layout.plan.bucket_us))
+def recomputed(
+    ran: Ran,
+    since: int,
+    until: int = INFINITY,
+    logs: Mapping[str, list[Frame]] | None = None,
+    sources: str | None = None,
+) -> list[Any]:
+    """As the job does it, but for Spark: each source's log is cut, and each shard of each fragment has its frames in order.
+    sources: what names them."""
+    layout = make_layout(ran.query, ("a",), sources)
+    task = BatchTask(json.dumps(ran.query.dump()), ("a",), since, covering(until, layout.plan.bucket_us), sources)
     frames: list[dict[str, Any]] = []
     for edge in layout.plan.sources:
         for partition in range(edge.partitions):
@@ -152,6 +162,59 @@ def test_the_earliest_time_is_the_first_for_which_no_row_is_lacking(ran: Callabl
         assert recomputed(faulted, earliest, INFINITY, logs) == given(faulted, earliest, INFINITY)
         before = spans.needs(earliest - faulted.plan.bucket_us)
         assert any(before[name] < reached for name, reached in reach.items()), "an earlier time would have done"
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_what_the_last_anchors_need_is_all_that_later_results_depend_on(ran: Callable[[str], Ran], name: str):
+    """So a version that reads the logs from there on gives them (`deployment.shared_sources`)."""
+    faulted = ran(name)
+    chance = random.Random(name)
+    for at_us in (chance.randrange(3 * S, 8 * S) for _ in range(3)):
+        anchors = {
+            (fragment.name, shard): newest([_last_anchor(faulted, fragment, r, shard, at_us) for r in fragment.replicas])
+            for fragment in faulted.plan.fragments
+            if fragment.name != EGRESS
+            for shard in range(fragment.shards)
+        }
+        first_ids, reach = first_rows(faulted.plan, anchors)
+        earliest = FragmentSpans(faulted.plan).earliest(reach)
+        assert earliest is not None
+        if len(faulted.plan.fragments) == 2:
+            assert START_US < earliest < START_US + at_us, "one more fragment may need older rows"
+        assert min(first_ids.values()) > 0, "not all rows are needed"
+        logs: dict[str, list[Frame]] = {
+            f"{edge.name}/{partition}": [
+                left
+                for entry in faulted.history(edge.name, "", partition)
+                if (left := _from(entry.frame, first_ids[f"{edge.name}/{partition}"])) is not None
+            ]
+            for edge in faulted.plan.sources
+            for partition in range(edge.partitions)
+        }
+        assert recomputed(faulted, earliest, INFINITY, logs) == given(faulted, earliest, INFINITY)
+
+
+def _last_anchor(ran: Ran, fragment: Fragment, replica: str, shard: int, at_us: int) -> Anchor | None:
+    """The last one that an instance had written by a time of event time (us since the start)."""
+    edge = fragment.outputs[0]
+    frames = [entry.frame for entry in ran.history(edge.name, replica, edge.partition(shard, 0))]
+    anchors = [frame.anchor for frame in frames if isinstance(frame, Boundary) and frame.anchor is not None]
+    return max((each for each in anchors if each.time <= START_US + at_us), key=lambda each: each.time, default=None)
+
+
+def _from(frame: Frame, first_id: int) -> Frame | None:
+    """A frame without rows before an id; None if there are no others."""
+    if not isinstance(frame, Data) or frame.first_id >= first_id:
+        return frame
+    left = first_id - frame.first_id
+    if left >= frame.batch.num_rows:
+        return None
+    return replace(frame, first_id=first_id, batch=frame.batch.slice(left))
+
+
+def test_the_logs_of_a_version_are_found_by_what_names_its_sources(ran: Callable[[str], Ran]):
+    faulted = ran("windows")
+    assert recomputed(faulted, BEGINNING, sources="q-2") == faulted.stable
 
 
 def test_what_is_all_there_can_be_computed_from_the_beginning():

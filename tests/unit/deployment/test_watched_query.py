@@ -442,6 +442,19 @@ def test_a_replica_in_spark_has_its_job_s_facts():
     assert watched().status(0)["jobs"] == []
 
 
+def test_the_progress_of_replicas_in_spark_names_the_jobs_that_are_not_ready():
+    query = watched(engine="spark", replicas=2)
+    for replica in ("r0", "r1"):
+        query.take(node(replica, state="RECOVERING"), SECOND)
+    query.take({"process": "spark.q.r0", "ready": False}, SECOND)
+    query.take({"process": "spark.q.r1", "ready": True}, SECOND)
+    found = query.progress(SECOND)
+    assert found is not None and found.starting == ("spark.q.r0",)
+    query.take({"process": "spark.q.r0", "ready": True}, 2 * SECOND)
+    ready = query.progress(2 * SECOND)
+    assert ready is not None and ready.starting == ()
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"journal": [{"at_ms": 1}]}, {"journal": [{"at_ms": None}]}, {"journal": 1}, {"seen": [["r0", 1]]}, {"seen": None}],

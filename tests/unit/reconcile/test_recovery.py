@@ -57,3 +57,12 @@ def test_a_later_lifes_first_checkpoint_counts_as_newer_than_any_of_an_earlier_l
     first, second = (Instance(plan, InstanceId("main", "r0", 0), Restart(life)).claims for life in (1, 2))
     first.checkpoints = 100 * 365 * 86_400  # one a second for a hundred years
     assert second.next_checkpoint() > first.next_checkpoint()
+
+
+def test_inputs_that_do_not_begin_at_id_0_are_read_from_where_they_begin():
+    first = {"a/0": 70, "b/0": 3}
+    [place] = plan_restart(1, -1, {}, None, None, first)
+    assert (place.position, place.inputs) == (BEGINNING, first)
+    saved_place, beginning = plan_restart(2, 0, {}, None, saved(90), first)
+    assert saved_place.opened == {key: first.get(key, 0) for key in saved_place.inputs} and beginning.inputs == first
+    assert plan_restart(2, 0, {}, ANCHOR, None, first)[0].inputs == dict(ANCHOR.inputs)

@@ -10,8 +10,13 @@ from typing import cast
 import pytest
 from kafka.consumer.fetcher import ConsumerRecord
 
+from boreal.query.spec import load_query
+from deployment.evolution import evolve
 from deployment.query_record import QueryRecord
+from deployment.shared_sources import STATE
 from deployment.watched_query import WatchedQuery
+from reconcile.events import InstanceId
+from services.hosting.process import now_us
 from services.kafka.clusters import Cluster
 from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.monitor import reports as reports_module
@@ -39,6 +44,28 @@ def test_a_journal_that_is_not_understood_begins_anew_and_ends_nothing(caplog: p
     monitor._tick()
     assert said.names == ["p", "q"]
     assert "the journal of p cannot be read" in caplog.text
+
+
+def test_logs_of_sources_are_trimmed_no_further_than_all_versions_claim_that_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the control topic that has the name of these sources; other logs by that of their version."""
+    monitor = MonitorProcess(ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")}))
+    sent: list[tuple[str, dict[str, int]]] = []
+
+    def control(name: str) -> object:
+        return SimpleNamespace(send=lambda items: sent.extend((name, dict(item["trim"])) for item in items))
+
+    monkeypatch.setattr(monitor, "_control", control)
+    spec = {**query_of({"out": {"filter": "a", "where": "v > 0"}}, "out"), "replicas": 1}
+    running = QueryRecord("q", load_query(spec).dump(), 1)
+    evolved = evolve(running, load_query({**spec, "operators": {"out": {"filter": "a", "where": "v > 1"}}}), STATE)
+    for run in evolved.runs():
+        monitor.queries[run.name] = WatchedQuery(run, ("a",), now_us())
+    main, egress = InstanceId("main", "r0", 0), InstanceId("egress", "r0", 0)
+    for name, first_id in (("q", 9), ("q-2", 5)):
+        for who, key in ((main, "a/0"), (egress, "out/0")):
+            monitor.queries[name].claims.acknowledge(who, [(key, first_id)], now_us())
+        monitor._tick()
+    assert sent == [("q", {"out/0": 9}), ("q", {"a/0": 5}), ("q", {"a/0": 5}), ("q-2", {"out/0": 5})]
 
 
 def test_a_report_of_another_version_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,6 +256,8 @@ def test_a_new_stream_takes_rows_before_the_version_that_reads_it_is_in_charge(f
     spec = version_of(2)
     streams = {**spec["streams"], "c": spec["streams"]["a"]}
     wider = {**spec, "streams": streams, "operators": {**spec["operators"], "all": {"union": ["a", "b", "c"]}}}
+    with pytest.raises(UserError, match="is for a stack"):
+        flow.drive.engine.evolve(load_query(wider), "state", flow.drive.now)
     flow.drive.engine.evolve(load_query(wider), "earliest", flow.drive.now)
     flow.query.post("c", [json.dumps({"at": moment(flow.drive.now), "k": "w", "v": 1}).encode()], flow.drive.now)
     with pytest.raises(UserError, match="choose from a, b, c"):

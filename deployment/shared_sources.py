@@ -1,0 +1,130 @@
+"""A version that begins with what the one in charge keeps: it reads the logs of that one's sources (`--from state`). Pure.
+
+What an instance's state depends on is in its last anchor: the rows of its inputs from these ids on (R26). It claims them, so
+its inputs' logs hold them. A version that reads these rows from there on computes the state that it would have if it had run
+all the time, whatever its operators are, as far as they depend on no older rows. No topic is read again, and both versions
+have the same rows, since one source has judged them.
+
+    1. The record names the version, with the sources that it shares. It claims all rows of their logs from now on.
+    2. The monitor has heard of it, so it publishes no more trims of these logs. Those that it has published before are no
+       further than what the anchors of that time claim.
+    3. It reads the anchors. They are no older than those, so what they need will stay.
+    4. The record says from which ids on the version reads, the same for all its replicas. Its processes begin.
+
+The sources, their logs and their control topic keep their name when the version that began them is deleted: they are deleted
+with the last version that reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from boreal.model.errors import UserError
+from boreal.model.frames import Anchor
+from boreal.query.plan import EGRESS, Edge, Plan
+from boreal.query.planner import plan
+from boreal.query.shapes import unbounded_by
+from boreal.query.spec import Query
+from deployment.query_record import TUNING_OF_SOURCES
+from deployment.recompute import FragmentSpans
+from operators.graph import FragmentGraph
+from sunion.tape import BEGINNING
+
+STATE = "state"
+"""What `--from` says for this."""
+
+_FIX = "write --from earliest: the new version then has sources of its own"
+
+
+def refuse_other_logs(running: Query, new: Query) -> None:
+    """UserError if a new version cannot read the logs of the sources of the one that runs: it names the first difference."""
+    before, after = plan(running), plan(new)
+    edges = [{edge.name: edge for edge in each.sources} for each in (before, after)]
+    streams = [list(dict.fromkeys(edge.operator for edge in each.sources)) for each in (before, after)]
+    for name in sorted({*streams[0], *streams[1]}):
+        if name not in streams[1]:
+            raise UserError(f"streams.{name}", None, "is read by the query that runs, and would not be any more", _FIX)
+        if name not in streams[0]:
+            raise UserError(f"streams.{name}", name, "is not read by the query that runs, which has no log of it", _FIX)
+        _refuse_other_stream(f"streams.{name}", running.dump()["streams"][name], new.dump()["streams"][name])
+    for edge in after.sources:
+        if edges[0].get(edge.name) != edge:
+            problem = f"is read {_shape(edge)}, and its log is written {_shape(edges[0].get(edge.name))}"
+            raise UserError(f"streams.{edge.operator}", edge.name, problem, f"keep the shards and the keys, or {_FIX}")
+    if len(edges[0]) > len(edges[1]):
+        [name, *_] = sorted(edges[0].keys() - edges[1].keys())
+        problem = "is a log of the query that runs, and would have no reader"
+        raise UserError(f"streams.{edges[0][name].operator}", name, problem, f"keep the fragments, or {_FIX}")
+    for edge in after.fragment(EGRESS).edges:
+        if edge.source:
+            raise UserError("output", new.output, "is a stream as it is, which has no state", _FIX)
+    _refuse_other_pace(running, new)
+    _refuse_lost_rows(running, before, after)
+
+
+def _refuse_other_stream(path: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    for field in sorted({*before, *after}):
+        if before.get(field) != after.get(field):
+            problem = f"is {before.get(field)!r} in the query that runs, whose source serves both versions"
+            raise UserError(f"{path}.{field}", after.get(field), problem, _FIX)
+
+
+def _shape(edge: Edge | None) -> str:
+    if edge is None:
+        return "for other fragments"
+    key = f" by {', '.join(edge.key)}" if edge.key else ""
+    return f"in {edge.partitions} partition{'' if edge.partitions == 1 else 's'}{key}"
+
+
+def _refuse_other_pace(running: Query, new: Query) -> None:
+    """UserError if the sources would have to write at another pace, or keep their logs for another time."""
+    old, wanted = running.dump()["tuning"], new.dump()["tuning"]
+    for field in TUNING_OF_SOURCES:
+        if old.get(field) != wanted.get(field):
+            problem = f"is {old.get(field) or 'left out'} in the query that runs, whose sources serve both versions"
+            fix = f"change it by itself, before or after: boreal query set; or {_FIX}"
+            raise UserError(f"tuning.{field}", wanted.get(field), problem, fix)
+    if running.intervals != new.intervals:
+        problem = f"needs other boundaries than {running.dump()['delay_threshold']}, for which the sources write them"
+        fix = f"change it by itself, before or after: boreal query set {running.name} delay_threshold=...; or {_FIX}"
+        raise UserError("delay_threshold", new.dump()["delay_threshold"], problem, fix)
+
+
+def _refuse_lost_rows(running: Query, before: Plan, after: Plan) -> None:
+    """UserError if the new version needs all rows ever of a stream, and the one that runs does not keep them."""
+    needed = {name for name, time in FragmentSpans(after).needs(0).items() if time <= BEGINNING}
+    kept = {
+        edge.name
+        for fragment in before.fragments
+        if len(fragment.replicas) == 1 and FragmentGraph(fragment).unbounded
+        for edge in fragment.edges
+    }
+    if not needed - kept:
+        return
+    for fragment in after.fragments:
+        for node in fragment.nodes:
+            if (found := unbounded_by(node.name, node.spec)) is not None:
+                problem = f"is {found[0]}: it depends on all rows ever, and the logs of {running.name} do not keep them"
+                raise UserError(f"operators.{node.name}", None, problem, _FIX)
+
+
+def first_rows(plan: Plan, anchors: Mapping[tuple[str, int], Anchor | None]) -> tuple[dict[str, int], dict[str, int]]:
+    """From where a version reads the logs of a plan's sources: the id of the first row, by 'stream/partition'; and the event
+    time from which on it has all rows, by the name of the edge. anchors: by (fragment, shard), the last one of the replica
+    that has come the furthest; None if it has none, and so has acknowledged nothing."""
+    first_ids: dict[str, int] = {}
+    reach: dict[str, int] = {}
+    for (name, shard), anchor in anchors.items():
+        for edge in plan.fragment(name).edges:
+            if edge.source:
+                key = f"{edge.name}/{edge.partition(0, shard)}"
+                first_id = dict(anchor.inputs).get(key, 0) if anchor is not None else 0
+                first_ids[key] = min(first_ids.get(key, first_id), first_id)
+                reach[edge.name] = max(reach.get(edge.name, BEGINNING), anchor.needs if anchor is not None else BEGINNING)
+    return first_ids, reach
+
+
+def newest(anchors: list[Anchor | None]) -> Anchor | None:
+    """Of the last anchors of a shard's replicas, the one that needs the least; None if none has one."""
+    return max((anchor for anchor in anchors if anchor is not None), key=lambda anchor: anchor.needs, default=None)

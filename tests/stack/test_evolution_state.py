@@ -1,0 +1,145 @@
+"""A query evolves from the state that it has (`--from state`): the new version reads what the old one keeps of its streams, and
+shares its sources. In the order of the file: each test goes on with the stack as the one before left it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import TopicPartition
+
+from deployment.evolution import BUILDING, CLAIMING, LEAVING, TAKING_OVER
+from services.kafka.clusters import Cluster
+from services.kafka.settings import ServiceSettings
+from tests.stack.lives import wait_until
+from tests.stack.test_evolution import SECOND_US, SPEC, Feed, await_windows, check
+from tests.stack.test_evolution_faults import at_states
+from tests.stack.test_stack import Commands
+
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+
+WINDOW_US = 5 * SECOND_US
+COLUMNS = {1: {"rows"}, 2: {"rows", "total"}, 4: {"rows"}}
+"""Of each version; the third one is given up."""
+OF_SECOND = {"counts-2.control", "counts-2.log.per_key.r0"}
+
+
+def spec_of(compute: dict[str, str], **changes: Any) -> dict[str, Any]:
+    """The query with windows of five seconds, and logs that are trimmed as soon as nobody needs them."""
+    window = {"tumbling": "5s"}
+    per_key = {"aggregate": "all", "window": window, "by": ["key"], "compute": compute}
+    spec = {**SPEC, "operators": {**SPEC["operators"], "per_key": per_key}, "tuning": {**SPEC["tuning"], "history": "1ms"}}
+    return {key: value for key, value in {**spec, **changes}.items() if key not in ("records", "debezium")}
+
+
+@pytest.fixture(scope="module")
+def boreal(tmp_path_factory: pytest.TempPathFactory, servers: Path) -> Iterator[Commands]:
+    commands = Commands(tmp_path_factory.mktemp("state") / "data")
+    commands.begin("up", "--workers", "0")
+    commands.guard()
+    yield commands
+    commands.run("down")
+
+
+@pytest.fixture(scope="module")
+def cluster(boreal: Commands) -> Cluster:
+    bootstrap = boreal.status()["kafka"]["a"]
+    return Cluster("a", ServiceSettings(sites={"a": {"bootstrap": bootstrap}}), "test")  # type: ignore[dict-item]
+
+
+@pytest.fixture(scope="module")
+def feed(boreal: Commands, cluster: Cluster) -> Iterator[Feed]:
+    apply(boreal, spec_of({"rows": "count(*)"}))
+    with closing(Feed(boreal.status()["kafka"]["a"])) as feeding:
+        yield feeding
+
+
+def apply(boreal: Commands, spec: dict[str, Any], *arguments: str, status: int = 0) -> dict[str, Any]:
+    path = boreal.data.parent / "counts.json"
+    path.write_text(json.dumps(spec))
+    return boreal.json("query", "apply", str(path), *arguments, status=status)
+
+
+def topics(cluster: Cluster) -> set[str]:
+    """Those of the query's logs and of its control messages."""
+    with closing(cluster.make_admin()) as admin:
+        found = [topic for topic in admin.list_topics() if topic.startswith("counts")]
+    return {topic for topic in found if ".log." in topic or topic.endswith(".control")}
+
+
+def first_offset(cluster: Cluster, topic: str) -> int:
+    with closing(cluster.make_consumer()) as consumer:
+        return sum(consumer.beginning_offsets([TopicPartition(topic, partition) for partition in (0, 1)]).values())
+
+
+def forget_records(cluster: Cluster, feed: Feed) -> None:
+    """Delete all that the streams' topics hold."""
+    partitions = [TopicPartition(f"in.{side}", 0) for side in ("left", "right")]
+    with feed.paused(), closing(cluster.make_consumer()) as consumer, closing(cluster.make_admin()) as admin:
+        admin.delete_records(consumer.end_offsets(partitions))
+
+
+def test_a_version_begins_with_the_rows_that_the_other_one_keeps_though_the_topics_hold_them_no_more(
+    boreal: Commands, cluster: Cluster, feed: Feed
+) -> None:
+    def kill(name: str) -> None:
+        os.kill(boreal.pid(name), signal.SIGKILL)
+
+    await_windows(cluster, 2)
+    refused = apply_refused(boreal, spec_of({"rows": "count(*)"}, shards=1))
+    assert refused["field"] == "streams.left" and "--from earliest" in refused["fix"]
+    forget_records(cluster, feed)
+    with at_states(cluster, {CLAIMING: lambda: kill("monitor"), BUILDING: lambda: kill("source.counts.left")}):
+        evolved = apply(boreal, spec_of({"rows": "count(*)", "total": "sum(value)"}), "--evolve", "--from", "state")
+    assert (evolved["version"], evolved["evolution"]["state"]) == (2, "taken_over")
+    assert {name for name in boreal.processes() if name.startswith("source.")} == {"source.counts.left", "source.counts.right"}
+    await_windows(cluster, 2, version=2)
+    assert [version for version, _ in check(cluster, feed, COLUMNS, window_us=WINDOW_US)] == [1, 2]
+    assert {topic for topic in topics(cluster) if topic.startswith("counts-2.")} == OF_SECOND
+
+
+def apply_refused(boreal: Commands, spec: dict[str, Any]) -> dict[str, Any]:
+    path = boreal.data.parent / "counts.json"
+    path.write_text(json.dumps(spec))
+    return boreal.refused("query", "apply", str(path), "--evolve", "--from", "state")
+
+
+def test_sources_and_their_logs_stay_with_the_version_that_reads_them_and_are_trimmed(
+    boreal: Commands, cluster: Cluster, feed: Feed
+) -> None:
+    settled = boreal.json("query", "settle", "counts")
+    assert (settled["version"], settled["evolution"]) == (2, None)
+    logs = {f"counts.log.{side}" for side in ("left", "right")}
+    assert topics(cluster) == {*logs, "counts.control", *OF_SECOND}
+    for name in ("source.counts.left", "node.counts-2.r0", "monitor"):
+        os.kill(boreal.pid(name), signal.SIGKILL)
+    before = {log: first_offset(cluster, log) for log in logs}
+    wait_until(lambda: all(first_offset(cluster, log) > before[log] for log in logs), "the logs are trimmed")
+    await_windows(cluster, 2, version=2)
+    assert [version for version, _ in check(cluster, feed, COLUMNS, window_us=WINDOW_US)] == [1, 2]
+    assert set(boreal.shown("show", "counts")["streams"]) == {"left", "right"}
+
+
+def test_a_version_that_is_given_up_leaves_the_sources_and_the_next_one_shares_them_until_the_query_is_deleted(
+    boreal: Commands, cluster: Cluster, feed: Feed
+) -> None:
+    given_up: list[dict[str, Any]] = []
+    with at_states(cluster, {BUILDING: lambda: given_up.append(boreal.json("query", "rollback", "counts"))}):
+        found = apply(boreal, spec_of({"rows": "count(*)"}), "--evolve", "--from", "state")
+    assert (found["version"], found["evolution"], given_up[0]["evolution"]) == (2, None, None)
+    egress = "egress.counts.a"
+    with at_states(cluster, {TAKING_OVER: lambda: os.kill(boreal.pid(egress), signal.SIGKILL)}):
+        evolved = apply(boreal, spec_of({"rows": "count(*)"}), "--evolve", "--from", "state")
+    assert (evolved["version"], evolved["evolution"]["state"]) == (4, "taken_over")
+    with at_states(cluster, {LEAVING: lambda: os.kill(boreal.pid("monitor"), signal.SIGKILL)}):
+        boreal.json("query", "settle", "counts")
+    await_windows(cluster, 2, version=4)
+    assert [version for version, _ in check(cluster, feed, COLUMNS, window_us=WINDOW_US)] == [1, 2, 4]
+    boreal.json("query", "delete", "counts")
+    assert topics(cluster) == set()

@@ -1,0 +1,214 @@
+"""A version that begins with what the one in charge keeps: what is refused, where it reads, whose sources run and stay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from boreal.model.errors import UserError
+from boreal.model.frames import Anchor, LogId
+from boreal.query.planner import plan
+from boreal.query.spec import load_query
+from deployment.claims import LogClaims, Trim
+from deployment.evolution import (
+    EARLIEST,
+    Evolution,
+    claimed,
+    evolve,
+    let_go,
+    resolve_start,
+    roll_back,
+    settle,
+    state_of,
+)
+from deployment.layout import layout_of
+from deployment.query_record import QueryRecord, SharedSources, read_query_record, with_bucket
+from deployment.shared_sources import STATE, first_rows, newest, refuse_other_logs
+from deployment.watched_query import WatchedQuery
+from reconcile.events import InstanceId
+from services.kafka.topics import query_topics
+from services.stack.children import query_children
+from sunion.tape import BEGINNING
+from tests.unit.deployment.test_evolution import CAUGHT_UP, NOW, OTHER, SECOND, SPEC, WIDER, report, step, taken_over
+
+SITES = ("a",)
+ROWS = ({"jfk/0": 7}, {"jfk": NOW - 5 * SECOND})
+
+
+def first(**changes: Any) -> QueryRecord:
+    query = load_query({**SPEC, **changes})
+    return QueryRecord("q", with_bucket(query, None).dump(), 4)
+
+
+def claiming(**changes: Any) -> QueryRecord:
+    record = first()
+    return evolve(record, with_bucket(load_query({**OTHER, **changes}), record.query), STATE)
+
+
+def stream(**changes: Any) -> dict[str, Any]:
+    return {"streams": {"jfk": {**SPEC["streams"]["jfk"], **changes}}}
+
+
+UNBOUNDED = {"operators": {"each": {"distinct": "jfk", "on": ["carrier"]}}, "output": "each"}
+
+
+@pytest.mark.parametrize(
+    ("running", "new", "field"),
+    [
+        ({}, stream(late="clamp"), "streams.jfk.late"),
+        ({}, stream(topic="flights.other"), "streams.jfk.topic"),
+        ({}, {"streams": {**SPEC["streams"], "lga": SPEC["streams"]["jfk"]}, "operators": {
+            "some": {"union": ["jfk", "lga"]}, "each": WIDER}}, "streams.lga"),
+        ({"streams": {**SPEC["streams"], "lga": SPEC["streams"]["jfk"]}, "operators": {
+            "some": {"union": ["jfk", "lga"]}, "each": WIDER}}, {}, "streams.lga"),
+        ({}, {"shards": 2}, "streams.jfk"),
+        ({}, {"tuning": {"bucket": "100ms", "history": "1h"}}, "tuning.history"),
+        ({}, {"tuning": {"bucket": "200ms"}}, "tuning.bucket"),
+        ({}, {"delay_threshold": "1s"}, "delay_threshold"),
+        ({}, {"operators": {}, "output": "jfk"}, "output"),
+        ({}, UNBOUNDED, "operators.each"),
+        ({**UNBOUNDED, "replicas": 2}, {**UNBOUNDED, "replicas": 2}, "operators.each"),
+    ],
+)  # fmt: skip
+def test_a_version_that_could_not_read_the_logs_as_they_are_is_refused_by_the_first_difference(
+    running: dict[str, Any], new: dict[str, Any], field: str
+) -> None:
+    before = first(**running).query
+    with pytest.raises(UserError) as refused:
+        refuse_other_logs(before, with_bucket(load_query({**OTHER, **new}), before))
+    assert (refused.value.field, "--from earliest" in refused.value.fix) == (field, True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"operators": {"each": {"aggregate": "jfk", "window": {"tumbling": "1h"}, "compute": {"n": "count(*)"}}}},
+        {"delay_threshold": "10s", "replicas": 2, "engine": "spark", "reconcile": "undo_redo", "policy": "delay/delay"},
+    ],
+)
+def test_other_operators_replicas_engines_and_policies_are_not(changes: dict[str, Any]) -> None:
+    refuse_other_logs(first().query, with_bucket(load_query({**OTHER, **changes}), first().query))
+
+
+def test_all_rows_ever_are_there_where_a_lone_replica_keeps_them() -> None:
+    lone = first(**UNBOUNDED).query
+    refuse_other_logs(lone, with_bucket(load_query({**SPEC, **UNBOUNDED, "engine": "spark"}), lone))
+
+
+def test_it_begins_with_the_rows_that_the_last_anchors_need() -> None:
+    made = plan(load_query({**SPEC, "shards": 2}))
+
+    def anchor(needs: int, **inputs: int) -> Anchor:
+        return Anchor(needs + SECOND, needs, (), tuple((key.replace("_", "/"), id_) for key, id_ in inputs.items()))
+
+    one, other = anchor(NOW, jfk_0=40), anchor(NOW + SECOND, jfk_1=90)
+    assert first_rows(made, {("main", 0): one, ("main", 1): other}) == ({"jfk/0": 40, "jfk/1": 90}, {"jfk": NOW + SECOND})
+    nothing = first_rows(made, {("main", 0): one, ("main", 1): None})
+    assert nothing == ({"jfk/0": 40, "jfk/1": 0}, {"jfk": NOW}), "what has no anchor has acknowledged nothing"
+    assert newest([None, one, anchor(NOW - SECOND, jfk_0=30)]) is one, "trims may follow the one that needs the least"
+    assert newest([None]) is None
+
+
+def test_two_fragments_that_read_one_log_both_have_their_rows() -> None:
+    operators = {
+        "some": {"filter": "jfk", "where": "carrier = 'UA'"},
+        "few": {"filter": "jfk", "where": "carrier = 'AA'"},
+        "both": {"union": ["some", "few"]},
+    }
+    fragments = {"x": {"operators": ["some"]}, "y": {"operators": ["few"]}, "z": {"operators": ["both"]}}
+    made = plan(load_query({**SPEC, "operators": operators, "output": "both", "fragments": fragments}))
+    anchors = {
+        ("x", 0): Anchor(NOW, NOW, (), (("jfk/0", 8),)),
+        ("y", 0): Anchor(NOW + SECOND, NOW + SECOND, (), (("jfk/0", 9),)),
+        ("z", 0): Anchor(NOW, NOW, (), (("some/0", 1), ("few/0", 1))),
+    }
+    assert first_rows(made, anchors) == ({"jfk/0": 8}, {"jfk": NOW + SECOND})
+
+
+def test_the_record_names_the_sources_before_it_says_where_the_version_begins() -> None:
+    record = claiming()
+    assert state_of(record) == "claiming" and record.beside is not None
+    assert record.beside.shared == SharedSources(1, EARLIEST)
+    assert read_query_record(b"q", record.to_json()) == ("q", record)
+    assert not [child.name for child in query_children(record, SITES, SITES) if "q-2" in child.name], "nothing of it runs yet"
+    waiting, why = step(record, report())
+    assert waiting is None and "version 1 keeps" in why
+    placed = claimed(record, *ROWS)
+    assert (state_of(placed), placed.revision) == ("building", record.revision + 1)
+    assert claimed(placed, {"jfk/0": 9}, {"jfk": NOW}) is placed, "it stays what it is, for all replicas"
+    assert read_query_record(b"q", placed.to_json()) == ("q", placed)
+    given_up = roll_back(record)
+    assert state_of(given_up) == "leaving" and let_go(given_up).beside is None
+    assert claimed(given_up, *ROWS) is given_up
+
+
+def test_it_takes_over_at_a_time_from_which_its_windows_have_all_rows() -> None:
+    hour = {"aggregate": "some", "window": {"tumbling": "1h"}, "by": ["carrier"], "compute": {"n": "count(*)"}}
+    longer = claimed(claiming(operators={**SPEC["operators"], "each": hour}), *ROWS)
+    waiting, why = step(longer, report())
+    assert waiting is None and "depend on rows from before 1970-01-01T00:16:35" in why
+    same = claimed(claiming(), *ROWS)
+    assert Evolution().next(same, ["s"], {"s": report()}, CAUGHT_UP) is not None
+
+
+def test_sources_run_once_restart_for_no_takeover_and_stay_with_the_version_that_reads_them() -> None:
+    placed = claimed(claiming(delay_threshold="4s"), *ROWS)
+
+    def sources(record: QueryRecord) -> list[tuple[str, str]]:
+        found = [child for child in query_children(record, SITES, SITES) if child.kind == "source"]
+        return [(child.name, child.revision) for child in found]
+
+    before = sources(first())
+    done = taken_over(placed)
+    alone = let_go(settle(done))
+    assert [name for name, _ in before] == ["source.q.jfk"]
+    assert sources(placed) == sources(done) == sources(alone) == before
+    back = taken_over(roll_back(done))
+    assert sources(back) == before and sources(let_go(settle(back))) == before
+    for record, threshold in ((placed, "3s"), (done, "3s"), (alone, "4s")):
+        serving = record.sources_named("q")
+        assert serving is not None and (serving.name, serving.inner, serving.start) == ("q", "q", "earliest")
+        assert serving.spec["delay_threshold"] == threshold, "the shortest that a reader has"
+    assert alone.sources_named("q-2") is None
+    again = evolve(alone, with_bucket(load_query(SPEC), alone.query), STATE)
+    assert again.beside is not None and again.beside.shared == SharedSources(1, EARLIEST)
+    apart = evolve(alone, load_query(SPEC), EARLIEST)
+    assert [name for name, _ in sources(apart)] == ["source.q.jfk", "source.q-3.jfk"]
+
+
+def test_its_layout_has_the_logs_of_the_sources_and_makes_none() -> None:
+    [running, beside] = claimed(claiming(), *ROWS).runs()
+    own, other = layout_of(running, SITES), layout_of(beside, SITES)
+    log = LogId("jfk", "", 0)
+    assert (own.topic_of(log), other.topic_of(log)) == ("q.log.jfk", "q.log.jfk")
+    assert other.topic_of(LogId("each", "r0", 0)) == "q-2.log.each.r0"
+    assert {topic.name for topic in query_topics(other)["a"]} == {"q-2.control", "q-2.log.each.r0", "q.dlq"}
+
+
+def test_nothing_is_trimmed_that_the_other_version_may_read() -> None:
+    [running, beside] = claiming().runs()
+    old, new = WatchedQuery(running, SITES, 0), WatchedQuery(beside, SITES, 0)
+    reader = InstanceId("main", "r0", 0)
+    old.claims.acknowledge(reader, [("jfk/0", 20)], 0)
+    assert not [effect for effect in old.tick(SECOND, new.needs_of_sources()) if isinstance(effect, Trim)]
+    new.claims.acknowledge(reader, [("jfk/0", 12), ("each/0", 3)], SECOND)
+    assert Trim({"jfk/0": 12}) in old.tick(2 * SECOND, new.needs_of_sources())
+    assert Trim({"jfk/0": 12}) in new.tick(2 * SECOND, old.needs_of_sources())
+    assert old.needs_of_sources() == {"jfk/0": 20}
+
+
+def test_what_another_version_needs_limits_repeated_trims_too() -> None:
+    claims, reader = LogClaims(0), InstanceId("main", "r0", 0)
+    claims.expect({"jfk/0": [reader]}, 600 * SECOND, 0)
+    claims.acknowledge(reader, [("jfk/0", 9)], 0)
+    assert claims.tick(SECOND) == [Trim({"jfk/0": 9})]
+    found = [each for at in range(2, 40) for each in claims.tick(at * SECOND, others={"jfk/0": 4})]
+    assert found == [Trim({"jfk/0": 4})]
+
+
+def test_state_is_a_place_to_begin_at_and_a_start_on_a_stack_alone() -> None:
+    assert resolve_start("state", NOW) == "state"
+    assert BEGINNING < NOW and replace(first(), paused=True).is_placed
