@@ -54,7 +54,7 @@ CUT = {
 }
 
 
-def eventually(condition: Callable[[], object], within_s: float = 60) -> None:
+def eventually(condition: Callable[[], object], within_s: float = 180) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline
