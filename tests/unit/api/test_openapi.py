@@ -56,6 +56,7 @@ def one_body_of_each_sort(document: dict[str, Any]) -> Callable[[schemathesis.Ho
         sort = coverage_scenario(case)
         if sort is None or label == QUERY_IN_FULL or label not in take_query:
             return True
+        assert case.meta is not None
         varied = case.meta.phase.data
         if varied.parameter_location != ParameterLocation.BODY:
             return True
