@@ -47,6 +47,7 @@ test browser faults soak: export PYTHONDONTWRITEBYTECODE =
 
 test: $(READY) ## run all tests
 	$(BIN)/python -m services.hosting.fetch
+	$(BIN)/python -m services.stack.class_archive
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q
 
 browser: $(READY) ## run the tests in a browser, Chromium, and keep pictures of the pages in out/browser

@@ -21,6 +21,8 @@ from redis.retry import Retry
 
 from boreal.model.errors import UserError
 from services.hosting import fetch
+from services.stack import class_archive, servers
+from services.stack.class_archive import write_class_archive
 from services.stack.servers import HOST, KafkaServer, RedisServer, ServerFailed
 from tests.servers import Certificates, make_certificates, tls_before
 
@@ -186,6 +188,25 @@ def test_no_server_outlives_a_test_run(tmp_path: Path, ending: str) -> None:
     assert run.returncode in (1, -9), run.stdout
     pid = int((tmp_path / "pid").read_text())
     eventually(lambda: has_ended(pid))
+
+
+def test_a_broker_uses_the_archive_of_its_classes_and_needs_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    archive = tmp_path / "classes.jsa"
+    for module in (servers, class_archive):
+        monkeypatch.setattr(module, "class_archive", lambda: archive)
+    archive.write_bytes(b"of another Java")
+    with KafkaServer(tmp_path / "kafka") as broker:
+        assert not maps(broker, archive)
+        write_class_archive()
+        broker.restart()
+        assert maps(broker, archive)
+    written = archive.stat().st_mtime_ns
+    write_class_archive()
+    assert archive.stat().st_mtime_ns == written, "one that fits stays"
+
+
+def maps(broker: KafkaServer, file: Path) -> bool:
+    return str(file) in Path(f"/proc/{broker.pid}/maps").read_text()
 
 
 def test_missing_programs_are_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
