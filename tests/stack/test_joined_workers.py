@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -14,6 +14,7 @@ from bench.deployment import PATIENCE_S, DeployedProcess, Deployment, KafkaFeede
 from deployment.placement_record import worker_process
 from deployment.placer import DETECTION_US
 from deployment.supervision import Child
+from services.kafka.statuses import Statuses
 from tests.stack.breaking import QUERY, X_S, Bench, Ear, report
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
@@ -26,6 +27,18 @@ class Joined(Deployment):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root, QUERY, without=HOSTED, has_links=False)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.followed = Statuses(self.clusters["a"])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.followed.close()
+        super().__exit__()
+
+    def statuses(self) -> dict[str, dict[str, Any]]:
+        return self.followed.newest()
 
     def begin(self, name: str, *command: str) -> DeployedProcess:
         self.add(Child(name, name.partition(".")[0], None, (sys.executable, "-m", *command)))
@@ -55,8 +68,7 @@ class Joined(Deployment):
 
 @pytest.fixture
 def joined(tmp_path: Path) -> Iterator[Joined]:
-    deployment = Joined(tmp_path)
-    with deployment:
+    with Joined(tmp_path) as deployment:
         deployment.begin("supervisor", "services.stack.supervisor", "--workers", "joined")
         yield deployment
 
