@@ -17,6 +17,20 @@ from boreal.query.spec import Query, load_query
 from deployment.claims import LogClaims
 from deployment.layout import make_layout
 from deployment.placement import HOSTED, choose_worker
+from deployment.placement_record import PlacementRecord, RoleReport, WorkerReport
+from deployment.placer import (
+    DETECTION_US,
+    GATHERING_US,
+    PlacementChanged,
+    Placer,
+    PlacerTick,
+    RecordFound,
+    RoleEnded,
+    RolesKnown,
+    RoleWanted,
+    SelfHeard,
+    WorkerHeard,
+)
 from deployment.query_record import QueryRecord
 from deployment.supervision import Child, ProcessExit, ProcessTargets, ReadinessReport, Supervision
 from services.kafka.topics import query_topics
@@ -35,7 +49,7 @@ def main() -> dict[str, Any]:
     figures = [*_topics()]
     for size in SIZES:
         children = _children(size)
-        figures += [*_placement(size, children), *_supervision(size, children), *_claims(size)]
+        figures += [*_placement(size, children), *_joined(size, children), *_supervision(size, children), *_claims(size)]
     return as_report("knees", figures)
 
 
@@ -53,6 +67,50 @@ def _placement(size: int, children: list[Child]) -> Iterator[Figure]:
         workers[f"worker.{number % len(workers)}"].append(child)
     took = _seconds(lambda: [choose_worker(child, workers) for child in children[:LOOKS]]) / LOOKS
     yield Figure(f"{size:,} roles: where one role runs", took * 1_000, "ms")
+
+
+def _joined(size: int, children: list[Child]) -> Iterator[Figure]:
+    """Workers that have joined get all roles; then each says that they are ready, and at last one is lost."""
+    placer, names = Placer(*SITE, "1"), [f"worker.{number}" for number in range(max(size // ROLES_OF_A_WORKER, 2))]
+    written: list[PlacementRecord] = []
+
+    def tick(now: int) -> list[RoleEnded]:
+        effects = [*placer.handle(SelfHeard(), now), *placer.handle(PlacerTick(), now)]
+        written.extend(effect.record for effect in effects if isinstance(effect, PlacementChanged))
+        return [effect for effect in effects if isinstance(effect, RoleEnded)]
+
+    def hear(said: list[str], now: int) -> None:
+        for name in said:
+            roles = reports.get(name, {})
+            placer.handle(WorkerHeard(WorkerReport(name, name, name, "1", len(written), roles)), now)
+
+    def place() -> None:
+        for child in children:
+            placer.handle(RoleWanted(child), GATHERING_US)
+        placer.handle(RolesKnown(), GATHERING_US)
+        tick(GATHERING_US)
+
+    def lose() -> None:
+        for ended in tick(lost_at):
+            placer.handle(RoleWanted(by_name[ended.name]), lost_at)
+        tick(lost_at)
+
+    by_name = {child.name: child for child in children}
+    reports: dict[str, dict[str, RoleReport]] = defaultdict(dict)
+    placer.handle(RecordFound(None), 0)
+    hear(names, 0)
+    yield Figure(f"{size:,} roles: all are placed in workers that have joined", _seconds(place) * 1_000, "ms")
+    for name, at in written[-1].roles.items():
+        reports[at.worker][name] = RoleReport(at.start, True)
+    hear(names, 2 * SECOND_US)
+    took = _seconds(lambda: hear([*names, *names], 3 * SECOND_US))
+    yield Figure(f"{size:,} roles: a second of what those workers say", took * 1_000, "ms")
+    yield Figure(f"{size:,} roles: a decision where nothing moves", _seconds(lambda: tick(3 * SECOND_US)) * 1_000, "ms")
+    lost_at = 3 * SECOND_US + DETECTION_US + 1
+    for second in (4, 5, 6):
+        placer.handle(SelfHeard(), second * SECOND_US)
+    hear(names[1:], lost_at)
+    yield Figure(f"{size:,} roles: a worker that has joined is lost", _seconds(lose) * 1_000, "ms")
 
 
 def _supervision(size: int, children: list[Child]) -> Iterator[Figure]:

@@ -14,9 +14,9 @@ Rules:
  3. A role goes where `Places.choose` says, at once. Only the first workers of a site are waited for (GATHERING_US), so
     that those that start together share the roles.
  4. Roles stay where they are, but for three reasons to move: the worker is of another program version, or, for a replica,
-    another one is on its machine and need not be, or the load is uneven by more than the role. One role moves at a time, a
-    replica before a role that has no partner, and only of a query whose roles are all ready; the next when it is ready
-    there. So a worker that comes back takes its share gradually.
+    another one is on its machine and need not be, or the load is uneven by more than the role's weight. One role moves at a
+    time, a replica before a role that has no partner, and only of a query whose roles are all ready; the next when it is
+    ready there. So a worker that comes back takes its share gradually.
  5. A placer that begins keeps the roles where the record has them, if they run in the wanted configuration.
  6. Of two workers of one name, the one that was heard first has it, as long as it is heard.
 """
@@ -50,8 +50,8 @@ MOVES_EVERY_US = 1_000_000
 LEAST_WEIGHT = 1
 """The part of a worker's load that a calm role is."""
 
-LOST = -1
-"""Exit code of a role whose worker was lost."""
+LOST = 1
+"""Exit code of a role that was lost with its worker: as of one that has failed."""
 
 _MOVE_ORDER = ("node", "source", "egress")
 """A replica has partners, which answer meanwhile; for an egress, clients wait."""
@@ -147,7 +147,7 @@ class RoleEnded:
     name: str
     """Its name."""
     code: int
-    """Its exit code; LOST if nobody knows it."""
+    """Its exit code, or LOST."""
     why: str
     """Why it has ended, for people."""
 

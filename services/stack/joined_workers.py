@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import assert_never
 
-from deployment.placement_record import PlacementRecord, worker_report
+from deployment.placement import HOSTED
+from deployment.placement_record import WORKER, PlacementRecord, worker_report
 from deployment.placer import (
     PlacementChanged,
     Placer,
@@ -24,9 +25,11 @@ from deployment.placer import (
     RolesKnown,
     RoleUnwanted,
     RoleWanted,
+    RoleWeighed,
     SelfHeard,
     WorkerHeard,
 )
+from deployment.role_weights import RoleWeights
 from deployment.supervision import Child
 from services.hosting.process import EXIT_STOPPED, now_us, program_version
 from services.kafka.clusters import Cluster
@@ -53,6 +56,7 @@ class JoinedWorkers:
         self._on_ready = on_ready
         self._lock = threading.RLock()
         self._sites = {site: Placer(site, program_version()) for site in sites}
+        self._weights = RoleWeights()
         self._site_of: dict[str, str] = {}
         self._has_let_go = False
         self._writers = {site: PlacementWriter(home, site, self._finder(site), on_fenced) for site in self._sites}
@@ -106,8 +110,13 @@ class JoinedWorkers:
         self._has_let_go = True
 
     def hear(self, status: Status) -> None:
-        """The status of a worker. KeyError, TypeError or ValueError if it is malformed."""
-        if status["site"] in self._sites:
+        """The status of a worker, or of a role. KeyError, TypeError or ValueError if it is malformed."""
+        kind = status.get("kind")
+        if kind in HOSTED and (site := self._site_of.get(status["process"])) is not None:
+            with self._lock:
+                weight = self._weights.see(status, now_us())
+            self._tell(site, RoleWeighed(status["process"], weight))
+        elif kind == WORKER and status["site"] in self._sites:
             report = worker_report(status)
             effects = self._tell(status["site"], WorkerHeard(report))
             if effects or report.leaves:
@@ -142,7 +151,7 @@ class JoinedWorkers:
                         if not self._has_let_go:
                             self._writers[site].put(record)
                     case RoleEnded(name, code, why):
-                        _logger.info("%s: %s", name, why)
+                        _logger.log(logging.WARNING if code else logging.INFO, "%s: %s", name, why)
                         self._on_end(name, code)
                     case RoleReady(name, ready):
                         self._on_ready(name, ready)

@@ -27,7 +27,6 @@ from typing import Any, assert_never
 from kafka.errors import KafkaError
 
 from boreal.model.errors import UserError
-from deployment.placement_record import WORKER
 from deployment.query_record import QueryRecord
 from deployment.supervision import (
     Child,
@@ -285,7 +284,7 @@ class Supervisor:
         if self._statuses is not None and self._statuses.is_current.is_set():
             if self._joined is not None and status["process"] == self._name:
                 self._joined.hear_self()
-            elif self._joined is not None and status.get("kind") == WORKER:
+            elif self._joined is not None:
                 self._joined.hear(status)
             said = status["process"], status["pid"], bool(status["ready"]), status["at_ms"] / 1_000
             self._notifications.put(_Readiness(*said))

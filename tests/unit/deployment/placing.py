@@ -91,6 +91,8 @@ class Site:
     """Whether nobody is heard, and nothing can be read."""
     placer: Placer = field(init=False)
     joined: int = 0
+    is_weighed: bool = False
+    """Whether roles have different weights."""
     unready_max: int = 0
     """The most roles that were not ready at a time; set it to 0 to begin."""
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployment.placer import DETECTION_US, GATHERING_US, RoleUnwanted, WorkerHeard
+from deployment.placer import DETECTION_US, GATHERING_US, RoleUnwanted, RoleWeighed, WorkerHeard
 from tests.thoroughness import some
 from tests.unit.deployment.placing import HEARTBEAT_US, Site, Worker, roles_of
 
@@ -96,6 +96,17 @@ def test_no_role_moves_while_another_of_its_query_is_not_ready() -> None:
     site.run(15)
     moved = {name.split(".")[1] for name, at in site.places().items() if at != before[name]}
     assert moved == {"q1", "q2"}
+
+
+def test_a_heavy_role_drives_others_from_its_worker() -> None:
+    site, workers = site_of(2, 2)
+    [source, *_] = [name for name, at in site.places().items() if at == workers[0].incarnation and name.startswith("source")]
+    site.tell(RoleWeighed(source, 20))
+    site.run(15)
+    all_run(site)
+    there = {name for name, at in site.places().items() if at == site.places()[source]}
+    replicas = {name for name in there if name.startswith("node")}
+    assert there == {source, *replicas} and len(replicas) == 2, "replicas must be in different workers"
 
 
 def test_a_replica_leaves_the_machine_of_another_when_there_is_a_second() -> None:
@@ -229,7 +240,7 @@ def test_numbers_rise_though_the_topic_was_lost() -> None:
     all_run(site)
 
 
-ACTIONS = ("join", "kill", "freeze", "thaw", "cut", "heal", "begin", "query", "delete", "duplicate")
+ACTIONS = ("weigh", "join", "kill", "freeze", "thaw", "cut", "heal", "begin", "query", "delete", "duplicate")
 
 
 def play(seed: int, steps: int, machines: int) -> Site:
@@ -254,6 +265,9 @@ def play(seed: int, steps: int, machines: int) -> Site:
                 site.is_cut = False
             case "begin":
                 site.begin()
+            case "weigh" if site.children:
+                site.is_weighed = True
+                site.tell(RoleWeighed(chance.choice(sorted(site.children)), chance.randrange(1, 20)))
             case "query":
                 site.want(roles_of(f"q{step}", chance.randrange(1, 4)))
             case "delete" if site.children:
@@ -283,7 +297,7 @@ def test_whatever_came_and_went_each_role_runs_once_and_apart_and_then_nothing_m
     assert len({worker.name for worker in accepted}) == len(accepted)
     all_run(site)
     loads = Counter(site.places().values())
-    if machines == 1:
+    if machines == 1 and not site.is_weighed:
         # Else replicas that must be apart may leave no choice.
         assert max(loads.values(), default=0) - min(loads[worker.incarnation] for worker in accepted) <= 1
     nodes = Counter(name.split(".")[1] for name in site.places() if name.startswith("node."))

@@ -230,7 +230,7 @@ class Pool:
         said = {name.replace("_", "."): report for name, report in roles.items()}
         number = self.writer.newest.number if self.writer.newest is not None else 0
         report = WorkerReport(name, name, name, program_version(), number, said, leaves)
-        self.workers.hear({**report.fields(), "site": "a"})
+        self.workers.hear({**report.fields(), "kind": "worker", "site": "a"})
 
     def later(self, seconds: float) -> None:
         for _ in range(round(seconds * 2)):
@@ -285,6 +285,16 @@ def test_a_role_that_cannot_be_placed_says_why(pool: Pool) -> None:
         pool.hear("w", node_q_r1=RoleReport(1))
     problem = "each worker of site a runs another replica: start one more for node.q.r2"
     assert pool.workers.problem_of("q") == problem and pool.workers.problem_of("p") is None
+
+
+def test_a_role_with_many_rows_counts_for_several(pool: Pool) -> None:
+    pool.start("source.q.busy")
+    said = {"kind": "source", "process": "source.q.busy", "query": "q"}
+    pool.workers.hear({**said, "rows": 0})
+    pool.now += 10
+    pool.workers.hear({**said, "rows": 120_000})
+    pool.workers.hear({"kind": "source", "process": "source.other.s", "query": "other"})
+    assert pool.workers._sites["a"]._roles["source.q.busy"].weight == 5
 
 
 def test_when_the_supervisor_ends_its_roles_go_on(pool: Pool) -> None:
