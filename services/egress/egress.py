@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from kafka.errors import KafkaError
 
 from boreal.model.errors import BorealError, UserError
 from boreal.model.frames import State
@@ -42,6 +45,8 @@ from services.kafka.control import ControlPlane
 from services.kafka.dead_letters import BrokenFrames
 from services.kafka.topics import control_topic, debezium_topic, latest_topic, out_topic, records_topic, stable_topic
 from services.storage.kafka_log import KafkaLogStore
+
+PREPARE_RETRY_S = 0.5
 
 _logger = logging.getLogger("boreal.egress")
 
@@ -219,7 +224,7 @@ class EgressProcess:
             return
         if record.takeover != self._known.takeover:
             # In a thread: it looks into logs, and other roles wait to hear of the change.
-            threading.Thread(target=self._prepare, args=(record,), name="takeover", daemon=True).start()
+            threading.Thread(target=self._prepare_in_time, args=(record,), name="takeover", daemon=True).start()
         version = record.version_named(self.plan.query)
         if version is None:
             return
@@ -227,6 +232,16 @@ class EgressProcess:
         self.delays.x_us = threshold.delay_threshold_us
         if self.host.instance.status().delay_threshold_us != threshold.delay_threshold_us:
             self.host.deliver(threshold)
+
+    def _prepare_in_time(self, record: QueryRecord) -> None:
+        """As `_prepare`; retries while Kafka does not answer, unless the record has changed meanwhile: nothing else would make
+        this egress end where the record says."""
+        while record.revision >= self._known.revision:
+            try:
+                return self._prepare(record)
+            except (KafkaError, OSError) as error:
+                _logger.warning("the takeover of %s is prepared again: %r", self.query, error)
+                time.sleep(PREPARE_RETRY_S)
 
     def _prepare(self, record: QueryRecord) -> None:
         """Prepare the takeover that the record names; see `services.egress.takeover`."""
