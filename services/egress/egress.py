@@ -68,6 +68,7 @@ class EgressProcess:
         self.query = record.name
         self._preparing = threading.Lock()
         self._known = record
+        self._heard: QueryRecord | None = record
         self._on_prepared: Callable[[], None] = lambda: None
         self.exit_request = ExitRequest()
         with ExitStack() as stack:
@@ -220,11 +221,14 @@ class EgressProcess:
 
     def _take_change(self, name: str, record: QueryRecord | None) -> None:
         """Apply a new X at once, and prepare a takeover. For all other changes the supervisor restarts the process."""
-        if record is None or name != self.query:
+        if name != self.query:
+            return
+        self._heard = record
+        if record is None:
             return
         if record.takeover != self._known.takeover:
             # In a thread: it looks into logs, and other roles wait to hear of the change.
-            threading.Thread(target=self._prepare_in_time, args=(record,), name="takeover", daemon=True).start()
+            threading.Thread(target=self._prepare_in_time, name="takeover", daemon=True).start()
         version = record.version_named(self.plan.query)
         if version is None:
             return
@@ -233,10 +237,11 @@ class EgressProcess:
         if self.host.instance.status().delay_threshold_us != threshold.delay_threshold_us:
             self.host.deliver(threshold)
 
-    def _prepare_in_time(self, record: QueryRecord) -> None:
-        """As `_prepare`; retries while Kafka does not answer, unless the record has changed meanwhile: nothing else would make
-        this egress end where the record says."""
-        while record.revision >= self._known.revision:
+    def _prepare_in_time(self) -> None:
+        """As `_prepare`, by the newest record; retries while Kafka does not answer: nothing else would make this egress end
+        where the record says."""
+        self.connections.watch.await_current()
+        while (record := self._heard) is not None:
             try:
                 return self._prepare(record)
             except (KafkaError, OSError) as error:
