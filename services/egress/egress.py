@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from kafka.errors import KafkaError
 
 from boreal.model.errors import BorealError, UserError
 from boreal.model.frames import State
@@ -43,6 +46,8 @@ from services.kafka.dead_letters import BrokenFrames
 from services.kafka.topics import control_topic, debezium_topic, latest_topic, out_topic, records_topic, stable_topic
 from services.storage.kafka_log import KafkaLogStore
 
+PREPARE_RETRY_S = 0.5
+
 _logger = logging.getLogger("boreal.egress")
 
 
@@ -63,6 +68,7 @@ class EgressProcess:
         self.query = record.name
         self._preparing = threading.Lock()
         self._known = record
+        self._heard: QueryRecord | None = record
         self._on_prepared: Callable[[], None] = lambda: None
         self.exit_request = ExitRequest()
         with ExitStack() as stack:
@@ -215,11 +221,14 @@ class EgressProcess:
 
     def _take_change(self, name: str, record: QueryRecord | None) -> None:
         """Apply a new X at once, and prepare a takeover. For all other changes the supervisor restarts the process."""
-        if record is None or name != self.query:
+        if name != self.query:
+            return
+        self._heard = record
+        if record is None:
             return
         if record.takeover != self._known.takeover:
             # In a thread: it looks into logs, and other roles wait to hear of the change.
-            threading.Thread(target=self._prepare, args=(record,), name="takeover", daemon=True).start()
+            threading.Thread(target=self._prepare_in_time, name="takeover", daemon=True).start()
         version = record.version_named(self.plan.query)
         if version is None:
             return
@@ -227,6 +236,17 @@ class EgressProcess:
         self.delays.x_us = threshold.delay_threshold_us
         if self.host.instance.status().delay_threshold_us != threshold.delay_threshold_us:
             self.host.deliver(threshold)
+
+    def _prepare_in_time(self) -> None:
+        """As `_prepare`, by the newest record; retries while Kafka does not answer: nothing else would make this egress end
+        where the record says."""
+        self.connections.watch.await_current()
+        while (record := self._heard) is not None:
+            try:
+                return self._prepare(record)
+            except (KafkaError, OSError) as error:
+                _logger.warning("the takeover of %s is prepared again: %r", self.query, error)
+                time.sleep(PREPARE_RETRY_S)
 
     def _prepare(self, record: QueryRecord) -> None:
         """Prepare the takeover that the record names; see `services.egress.takeover`."""

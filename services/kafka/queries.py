@@ -278,6 +278,14 @@ class SharedWatch:
         with self._lock:
             self._listeners.remove(on_change)
 
+    def await_current(self) -> None:
+        """Return when all records of before are told. Only then the last one of a query is known to be its newest: one of the
+        same name that was deleted may have had higher revisions."""
+        with self._lock:
+            follower = self._follower
+        if follower is not None:
+            follower.is_current.wait()
+
     def close(self) -> None:
         if self._follower is not None:
             self._follower.close()

@@ -169,7 +169,7 @@ def test_what_the_last_anchors_need_is_all_that_later_results_depend_on(ran: Cal
     """So a version that reads the logs from there on gives them (`deployment.shared_sources`)."""
     faulted = ran(name)
     chance = random.Random(name)
-    for at_us in (chance.randrange(3 * S, 8 * S) for _ in range(3)):
+    for at_us in (chance.randrange(3 * S, 8 * S),):
         anchors = {
             (fragment.name, shard): newest([_last_anchor(faulted, fragment, r, shard, at_us) for r in fragment.replicas])
             for fragment in faulted.plan.fragments
