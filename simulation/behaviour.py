@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from boreal.query.spec import Hold
 from embedded import run_folder
 from embedded.session import RunOptions, RunSession, make_session
 
@@ -68,7 +69,8 @@ FAULTS = {
 }
 """The faults, as `boreal run --fault` takes them, with `; ` between two. FRAGMENT: the last one."""
 
-POLICIES = ("process/process", "process/suspend", "delay/delay", "suspend/suspend")
+HOLDS = tuple(hold.value for hold in reversed(Hold))
+"""What may become of new input: each is a policy for failures, and one for corrections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,13 @@ def told(seen: ClientSummary) -> str:
     return f"{seen.tentative} rows tentative, after {waited} at most, for up to {seen.longest_tentative:.1f} s{after}"
 
 
+def cell(shape: str, fault: str, failure: str) -> str:
+    """What a client sees with this policy for failures, and each one for corrections: once, if it is always the same."""
+    cells = {hold: told(observe(shape, fault, f"{failure}/{hold}")) for hold in HOLDS}
+    same = set(cells.values())
+    return same.pop() if len(same) == 1 else "; ".join(f"`{failure}/{hold}`: {text}" for hold, text in cells.items())
+
+
 def page() -> Iterator[str]:
     """The page, in pieces."""
     yield f"""# What a client sees, and for how long
@@ -160,16 +169,17 @@ fragment has two replicas, and corrections are by overlay_redo (the modes differ
 fault begins {FAULT_AT_S:g} s after the first row. **Bold** is more than X: the policy `suspend` asks for that, since it waits
 for what is missing; and where both replicas are away, nobody answers.
 
-Policies are FAILURE/STABILIZATION: what becomes of new input while an input is missing, and while the results are corrected.
-Waiting counts from the last available row that a result needs. The runs are embedded ones whose work is modelled, so that
-`python -m simulation.behaviour` writes this page again to the letter; what real servers add is in [figures.md](figures.md) and
-[faults.md](faults.md). [concepts.md](concepts.md) explains the words.
+A column is a policy for failures: what becomes of new input while an input is missing. Each cell is of three runs, one for each
+policy for corrections (`process`, `delay`, `suspend`). Where these differ, the cell gives each as FAILURE/STABILIZATION. They
+seldom do: the other replica answers while one corrects. Waiting counts from the last available row that a result needs. The
+runs are embedded ones whose work is modelled, so that `python -m simulation.behaviour` writes this page again to the letter;
+what real servers add is in [figures.md](figures.md) and [faults.md](faults.md). [concepts.md](concepts.md) explains the words.
 """
     for fault, text in FAULTS.items():
         yield f"\n## {fault[0].upper()}{fault[1:]}\n\n`{text.replace('FRAGMENT', 'main').replace('; ', '`, `')}`\n\n"
-        yield f"| query | {' | '.join(f'`{policy}`' for policy in POLICIES)} |\n|---|{'---|' * len(POLICIES)}\n"
+        yield f"| query | {' | '.join(f'`{hold}`' for hold in HOLDS)} |\n|---|{'---|' * len(HOLDS)}\n"
         for shape in SHAPES:
-            cells = (told(observe(shape, fault, policy)) for policy in POLICIES)
+            cells = (cell(shape, fault, hold) for hold in HOLDS)
             yield f"| {shape} | {' | '.join(cells)} |\n"
 
 
