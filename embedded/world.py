@@ -572,10 +572,10 @@ class World:
         """
         if reader.is_polling:
             return
+        if not reader.is_first and reader.offset is not None and reader.offset >= self.logs.open(reader.log).end:
+            return
         writer = self._home(reader.log)
         if not self.network.passes_data(writer, process.place):
-            return
-        if not reader.is_first and reader.offset is not None and reader.offset >= self.logs.open(reader.log).end:
             return
         reader.is_polling = True
         incarnation = process.incarnation

@@ -614,17 +614,19 @@ class Instance:
         self.claims.show()
 
     def _maybe_change_state(self, now: int, effects: list[Effect]) -> None:
-        has_failed_input = any(link.port.failed for link in self.links)
-        is_marked = self.sunion.live is not None
-        is_redoing = self.sunion.redoing or (self.ending_redo and not is_marked)
-        if self.sunion.is_early:
+        sunion = self.sunion
+        has_failed_input = False
+        for link in self.links:  # called twice for each event, so without a generator
+            has_failed_input |= link.port.failed
+        is_marked = sunion.live is not None
+        is_redoing = sunion.redoing or (self.ending_redo and not is_marked)
+        if sunion.is_early:
             is_marked = is_redoing = False
-        facts = Facts(is_redoing, self.is_away, is_marked, has_failed_input)
-        self._become(state_of(facts), now, effects)
+        state = state_of(Facts(is_redoing, self.is_away, is_marked, has_failed_input))
+        if state is not self.state:
+            self._become(state, now, effects)
 
     def _become(self, state: State, now: int, effects: list[Effect]) -> None:
-        if state is self.state:
-            return
         check_transition(self.state, state)
         before, self.state = self.state, state
         self.stagger.watch(state, now)
