@@ -1,6 +1,6 @@
 """The shop on the real stack, fifteen times as fast: pauses, a row an hour ahead and a frozen broker cost no order, new rows
-come within X, and q.stable is what DuckDB says. `make soak` has it as fast as it is, too, and in Spark,
-where nothing runs beside it and not one row may be late."""
+come within X, and q.stable is what DuckDB says. `make soak` has it as fast as it is, too, and in Spark.
+Nothing runs beside it there: not one row may be late, but in Spark those of one window."""
 
 from __future__ import annotations
 
@@ -52,6 +52,11 @@ FAST = Pace(15, 200.0, 4.0, 2.0, 3.0, {"disorder": "200ms", "idle": "6s"})
 """A pause takes 1.3 seconds, and this machine may be busy. All else is as by default."""
 AS_IT_IS = Pace(1, 210.0, 60.0, 30.0, 31.0, {}, at_minute_s=40.0)
 """All is as by default. A minute ends while the broker is frozen."""
+
+
+ROWS_OF_A_WINDOW = 5
+"""Four countries, and null. Jobs need a second or two longer than X to go on after their broker was frozen: in Spark the rows
+of the window that ended meanwhile are late."""
 
 
 def slowed(name: str, engine: str, pace: Pace) -> dict[str, Any]:
@@ -116,8 +121,12 @@ def check(deployment: Deployment, records: list[Record], pace: Pace) -> None:
     statuses = deployment.statuses()
     [egress] = [status for process, status in statuses.items() if process.startswith(f"egress.{name}.")]
     print(f"{name}: {egress['new_rows']} new rows, delays in ms {egress['delay_ms']}")
-    # Beside other tests a process may get no core for what is left of X beside alpha*X, a tenth of it.
-    most = 0 if pace.at_minute_s is not None else egress["new_rows"] // 10
+    # Beside other tests a process may get no core for what is left of X beside alpha*X, a tenth of it: some rows may be late.
+    most = 0
+    if deployment.spec.engine == "spark":
+        most = ROWS_OF_A_WINDOW
+    elif pace is FAST:
+        most = egress["new_rows"] // 10
     assert egress["new_rows"] and egress["violations"] <= most, deployment.explain()
     sources = {stream: statuses[f"source.{name}.{stream}"] for stream in deployment.spec.streams}
     assert {stream: source["ahead"] for stream, source in sources.items()} == {
