@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from api.settings import ApiSettings
+from boreal.query.spec import load_query
 from boreal_cli.app import app
 from deployment.query_record import QueryRecord
 from services.stack.children import MONITOR, api_child, query_children
@@ -127,7 +128,7 @@ def test_whatever_a_container_writes_is_where_its_user_may_write(services: dict[
 
 
 def test_the_supervisors_together_run_what_the_local_one_runs(services: dict[str, Any], local: LocalStack) -> None:
-    record = QueryRecord("q", QUERY, 1)
+    record = QueryRecord("q", load_query(QUERY).dump(), 1)
     everything = query_children(record, local.sites, local.sites)
     own = [(option(service["command"], "--site"),) for service in supervisors(services).values()]
     apart = [child for sites in own for child in query_children(record, local.sites, sites)]
