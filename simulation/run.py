@@ -32,8 +32,8 @@ from simulation.world import SimulatedWorld
 
 UNFAIR_US = 10_000
 """How much more than its reader's an instance's alpha*X may be, because the two are not measured at the same moment."""
-UNFAIR_HEARTBEATS = CALM_BEATS + 2
-"""For how long it may be so: a message about the path may be lost, and is repeated at every CALM_BEATS-th heartbeat."""
+UNFAIR_HEARTBEATS = 6
+"""For how long it may be so. A message about the path that was lost is repeated at every CALM_BEATS-th heartbeat."""
 PATIENCE_US = 20_000_000
 """How long, beyond four times X, a run may take to settle after the last fault and the last input."""
 MOST_EVENTS = 200_000
@@ -285,10 +285,12 @@ class Simulation:
         """Note an instance that has a larger alpha*X than its reader for several heartbeats. Only while nothing is cut off and
         both are STABLE, because measurements are sent with heartbeats."""
         now, unfair = self.world.now, {}
+        loses_messages = any(strike.kind == "control_loss" for strike in self.scenario.strikes)
+        most_us = (UNFAIR_HEARTBEATS + CALM_BEATS * loses_messages) * self.world.plan.heartbeat_us
         for producer, reader, most, least in self._unfair(statuses) if not self.world.network.cuts else ():
             pair = producer, reader
             unfair[pair] = self.unfair_since.get(pair, now)
-            if now - unfair[pair] > UNFAIR_HEARTBEATS * self.world.plan.heartbeat_us and not self.observed.unfair:
+            if now - unfair[pair] > most_us and not self.observed.unfair:
                 self.observed.unfair.append((producer, reader, most, least))
         self.unfair_since = unfair
 

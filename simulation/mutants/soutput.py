@@ -315,4 +315,4 @@ def say_nothing_of_a_new_state(patch: Patch) -> None:
 @caught_by("reconcile/test_soutput.py", "test_the_heartbeat_repeats_the_visible_stable_boundary_and_tells_the_state")
 def give_no_sign_of_life(patch: Patch) -> None:
     """An instance whose input is idle writes no boundary: its readers believe that it is dead (R24)."""
-    patch(SOutput, "heartbeat", lambda _: lambda self, state, now: [])
+    patch(SOutput, "heartbeat", lambda _: lambda self, state, lacking, now: [])

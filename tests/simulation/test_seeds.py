@@ -17,11 +17,10 @@ ONCE_BROKEN = (
     *(13602, 14304, 15574, 16806, 17123, 18435, 18557, 19643, 19798),
 )
 BROKEN_BY = (
-    ("unequal", 1, "stay_with_one_that_lags"),
     ("jumps", 90, "leave_rows_stranded"),
     ("long", 51, "ask_below_what_was_acknowledged"),
     ("overtaken", 40, "read_between_a_time_and_one_before_it"),
-    ("ended", 49, "heal_beyond_all_input"),
+    ("ended", 101, "heal_beyond_all_input"),
     ("backlog", 0, "starve_while_events_wait"),
     ("shared", 0, "give_a_fixed_alpha_to_all"),
     ("early", 0, "take_an_early_answer_for_a_failure"),

@@ -78,10 +78,16 @@ def first_offset(cluster: Cluster, topic: str) -> int:
         return sum(consumer.beginning_offsets([TopicPartition(topic, partition) for partition in (0, 1)]).values())
 
 
-def forget_records(cluster: Cluster, feed: Feed) -> None:
-    """Delete all that the streams' topics hold."""
+def rows_taken(boreal: Commands) -> int:
+    """How many rows the query's sources have logged."""
+    return sum(source["rows"] for source in boreal.shown("show", "counts")["streams"].values())
+
+
+def forget_records(boreal: Commands, cluster: Cluster, feed: Feed) -> None:
+    """Delete all that the streams' topics hold, once the sources have it."""
     partitions = [TopicPartition(f"in.{side}", 0) for side in ("left", "right")]
     with feed.paused(), closing(cluster.make_consumer()) as consumer, closing(cluster.make_admin()) as admin:
+        wait_until(lambda: rows_taken(boreal) >= len(feed.rows), "the sources have all rows")
         admin.delete_records(consumer.end_offsets(partitions))
 
 
@@ -94,7 +100,7 @@ def test_a_version_begins_with_the_rows_that_the_other_one_keeps_though_the_topi
     await_windows(cluster, 2)
     refused = apply_refused(boreal, spec_of({"rows": "count(*)"}, shards=1))
     assert refused["field"] == "streams.left" and "--from earliest" in refused["fix"]
-    forget_records(cluster, feed)
+    forget_records(boreal, cluster, feed)
     with at_states(cluster, {CLAIMING: lambda: kill("monitor"), BUILDING: lambda: kill("source.counts.left")}):
         evolved = apply(boreal, spec_of({"rows": "count(*)", "total": "sum(value)"}), "--evolve", "--from", "state")
     assert (evolved["version"], evolved["evolution"]["state"]) == (2, "taken_over")
