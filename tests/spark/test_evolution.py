@@ -15,7 +15,7 @@ from tests.stack.test_evolution import Feed, await_windows, check
 from tests.stack.test_evolution_state import WINDOW_US, apply, spec_of
 from tests.stack.test_stack import Commands
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers"), pytest.mark.soak]
 
 
 @pytest.fixture
