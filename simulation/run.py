@@ -148,6 +148,8 @@ class Simulation:
         self.longest: dict[InstanceId, InstanceSpan] = {}
         self.healed_since: dict[InstanceId, int] = {}
         self.unfair_since: dict[tuple[InstanceId, InstanceId], int] = {}
+        loses_messages = any(strike.kind == "control_loss" for strike in scenario.strikes)
+        self.unfair_heartbeats = UNFAIR_HEARTBEATS + (CALM_BEATS if loses_messages else 0)
         self.digest = hashlib.sha256() if with_digest else None
 
     def go(self) -> None:
@@ -285,8 +287,7 @@ class Simulation:
         """Note an instance that has a larger alpha*X than its reader for several heartbeats. Only while nothing is cut off and
         both are STABLE, because measurements are sent with heartbeats."""
         now, unfair = self.world.now, {}
-        loses_messages = any(strike.kind == "control_loss" for strike in self.scenario.strikes)
-        most_us = (UNFAIR_HEARTBEATS + CALM_BEATS * loses_messages) * self.world.plan.heartbeat_us
+        most_us = self.unfair_heartbeats * self.world.plan.heartbeat_us
         for producer, reader, most, least in self._unfair(statuses) if not self.world.network.cuts else ():
             pair = producer, reader
             unfair[pair] = self.unfair_since.get(pair, now)

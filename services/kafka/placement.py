@@ -4,22 +4,20 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
 
 from kafka import KafkaProducer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
-from kafka.errors import KafkaError, KafkaTimeoutError
+from kafka.errors import KafkaTimeoutError
 
 from deployment.placement_record import PlacementRecord, PlacementUnreadable, read_placement
-from services.kafka.clusters import Cluster, close_producer, is_fenced, log_retry
+from services.kafka.clusters import Cluster
+from services.kafka.fenced_writer import ANSWERED_WITHIN_MS, FencedWriter
 from services.kafka.follower import TopicFollower
 from services.kafka.topics import PLACEMENT
 
-ANSWERED_WITHIN_MS = 10_000
-_RETRY_S = 0.5
 _PARTITION = TopicPartition(PLACEMENT, 0)
 
 _logger = logging.getLogger("boreal.placement")
@@ -48,13 +46,11 @@ def follow_placement(
     return TopicFollower(home, PLACEMENT, take, read_committed=True)
 
 
-class PlacementWriter:
+class PlacementWriter(FencedWriter):
     """Writes the record of one site. While Kafka is out of reach, the newest one waits.
 
-    1. A writer begins: Kafka aborts what an earlier one has not committed, and refuses it from then on.
-    2. The newest record is read, and handed on: it says what runs.
-    3. Records are committed one by one. If it is not known whether one was, it is written again: workers ignore a number that
-       they have.
+    The record that is there is handed on when the writer begins: it says what runs. If it is not known whether a record was
+    committed, it is written again: workers ignore a number that they have.
     """
 
     def __init__(
@@ -62,15 +58,10 @@ class PlacementWriter:
     ) -> None:
         """on_found: called once, in the writer's thread, with the newest record that can be read. on_fenced: called if another
         writer has begun; this one writes nothing more."""
-        self._home = home
         self._site = site
         self._on_found: Callable[[PlacementRecord | None], None] | None = on_found
-        self._on_fenced = on_fenced
-        self._changed = threading.Condition()
         self._waiting: PlacementRecord | None = None
-        self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name=f"placement-{site}", daemon=True)
-        self._thread.start()
+        super().__init__(home, PLACEMENT, writer_id(site), f"supervisor of site {site}", on_fenced, _logger)
 
     def put(self, record: PlacementRecord) -> None:
         """Write a record, instead of those that still wait; returns at once."""
@@ -78,48 +69,10 @@ class PlacementWriter:
             self._waiting = record
             self._changed.notify()
 
-    def close(self) -> None:
-        """Stop when what waits is written, or after two seconds."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify()
-        self._thread.join(timeout=2)
-
-    def _run(self) -> None:
-        while True:
-            try:
-                producer = self._begin()
-                try:
-                    return self._write(producer)
-                finally:
-                    close_producer(producer, 1)
-            except (KafkaError, OSError) as error:
-                if is_fenced(error):
-                    _logger.error("%s has another writer: a later supervisor of site %s has begun", PLACEMENT, self._site)
-                    return self._on_fenced()
-                log_retry(_logger, f"{PLACEMENT} cannot be written", error)
-            with self._changed:
-                if self._is_closed:
-                    return
-                self._changed.wait(_RETRY_S)
-
-    def _begin(self) -> KafkaProducer:
-        producer = self._home.make_producer(
-            transactional_id=writer_id(self._site),
-            bootstrap_timeout_ms=ANSWERED_WITHIN_MS,
-            max_block_ms=ANSWERED_WITHIN_MS,
-            delivery_timeout_ms=ANSWERED_WITHIN_MS,
-            transaction_timeout_ms=ANSWERED_WITHIN_MS,
-        )
-        try:
-            producer.init_transactions()
-            if self._on_found is not None:
-                self._on_found(self._read())
-                self._on_found = None
-        except BaseException:
-            close_producer(producer, 0)
-            raise
-        return producer
+    def _catch_up(self) -> None:
+        if self._on_found is not None:
+            self._on_found(self._read())
+            self._on_found = None
 
     def _read(self) -> PlacementRecord | None:
         """The newest record of the site that can be read."""

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from services.kafka.clusters import Cluster
-from services.kafka.settings import ServiceSettings
-from tests.stack.test_evolution import Feed, await_windows, check
-from tests.stack.test_evolution_state import WINDOW_US, apply, spec_of
+from tests.stack.test_evolution import Feed, apply, await_windows, check, home_of
+from tests.stack.test_evolution_state import WINDOW_US, spec_of
 from tests.stack.test_stack import Commands
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers"), pytest.mark.soak]
@@ -29,10 +27,9 @@ def boreal(tmp_path: Path, servers: Path) -> Iterator[Commands]:
 
 def test_a_native_query_evolves_into_one_in_spark_and_no_row_is_lost_or_repeated(boreal: Commands) -> None:
     """The job starts while the native version answers; then it reads the rows that this one keeps."""
-    bootstrap = boreal.status()["kafka"]["a"]
-    cluster = Cluster("a", ServiceSettings(sites={"a": {"bootstrap": bootstrap}}), "test")  # type: ignore[dict-item]
+    cluster = home_of(boreal)
     apply(boreal, spec_of({"rows": "count(*)"}))
-    with closing(Feed(bootstrap)) as feed:
+    with closing(Feed(boreal.status()["kafka"]["a"])) as feed:
         await_windows(cluster, 1)
         begun = time.monotonic()
         spec = spec_of({"rows": "count(*)", "total": "sum(value)"}, engine="spark")

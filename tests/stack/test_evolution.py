@@ -130,8 +130,7 @@ def boreal(tmp_path_factory: pytest.TempPathFactory, servers: Path, registry: Re
 
 @pytest.fixture(scope="module")
 def cluster(boreal: Commands) -> Cluster:
-    bootstrap = boreal.status()["kafka"]["a"]
-    return Cluster("a", ServiceSettings(sites={"a": {"bootstrap": bootstrap}}), "test")  # type: ignore[dict-item]
+    return home_of(boreal)
 
 
 @pytest.fixture(scope="module")
@@ -141,10 +140,20 @@ def feed(boreal: Commands, cluster: Cluster) -> Iterator[Feed]:
         yield feeding
 
 
-def apply(boreal: Commands, spec: dict[str, Any], *arguments: str) -> dict[str, Any]:
+def home_of(boreal: Commands) -> Cluster:
+    bootstrap = boreal.status()["kafka"]["a"]
+    return Cluster("a", ServiceSettings(sites={"a": {"bootstrap": bootstrap}}), "test")  # type: ignore[dict-item]
+
+
+def write_spec(boreal: Commands, spec: dict[str, Any]) -> str:
+    """The path of a query file."""
     path = boreal.data.parent / "counts.yaml"
     path.write_text(json.dumps(spec))
-    return boreal.json("query", "apply", str(path), *arguments)
+    return str(path)
+
+
+def apply(boreal: Commands, spec: dict[str, Any], *arguments: str, status: int = 0) -> dict[str, Any]:
+    return boreal.json("query", "apply", write_spec(boreal, spec), *arguments, status=status)
 
 
 def given(cluster: Cluster) -> list[tuple[int, int, dict[str, Any]]]:

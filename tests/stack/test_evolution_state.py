@@ -3,7 +3,6 @@ shares its sources. In the order of the file: each test goes on with the stack a
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -16,9 +15,8 @@ from kafka import TopicPartition
 
 from deployment.evolution import BUILDING, CLAIMING, LEAVING, TAKING_OVER
 from services.kafka.clusters import Cluster
-from services.kafka.settings import ServiceSettings
 from tests.stack.lives import wait_until
-from tests.stack.test_evolution import SECOND_US, SPEC, Feed, await_windows, check
+from tests.stack.test_evolution import SECOND_US, SPEC, Feed, apply, await_windows, check, home_of, write_spec
 from tests.stack.test_evolution_faults import at_states
 from tests.stack.test_stack import Commands
 
@@ -49,8 +47,7 @@ def boreal(tmp_path_factory: pytest.TempPathFactory, servers: Path) -> Iterator[
 
 @pytest.fixture(scope="module")
 def cluster(boreal: Commands) -> Cluster:
-    bootstrap = boreal.status()["kafka"]["a"]
-    return Cluster("a", ServiceSettings(sites={"a": {"bootstrap": bootstrap}}), "test")  # type: ignore[dict-item]
+    return home_of(boreal)
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +55,6 @@ def feed(boreal: Commands, cluster: Cluster) -> Iterator[Feed]:
     apply(boreal, spec_of({"rows": "count(*)"}))
     with closing(Feed(boreal.status()["kafka"]["a"])) as feeding:
         yield feeding
-
-
-def apply(boreal: Commands, spec: dict[str, Any], *arguments: str, status: int = 0) -> dict[str, Any]:
-    path = boreal.data.parent / "counts.json"
-    path.write_text(json.dumps(spec))
-    return boreal.json("query", "apply", str(path), *arguments, status=status)
 
 
 def topics(cluster: Cluster) -> set[str]:
@@ -111,9 +102,7 @@ def test_a_version_begins_with_the_rows_that_the_other_one_keeps_though_the_topi
 
 
 def apply_refused(boreal: Commands, spec: dict[str, Any]) -> dict[str, Any]:
-    path = boreal.data.parent / "counts.json"
-    path.write_text(json.dumps(spec))
-    return boreal.refused("query", "apply", str(path), "--evolve", "--from", "state")
+    return boreal.refused("query", "apply", write_spec(boreal, spec), "--evolve", "--from", "state")
 
 
 def test_sources_and_their_logs_stay_with_the_version_that_reads_them_and_are_trimmed(
