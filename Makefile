@@ -45,9 +45,10 @@ demo: $(DEMO_READY) ## run the flights with an airport cut off, and show what ha
 # half of its start: so it is written, even where the environment says otherwise, as images for containers often do.
 test browser faults soak: export PYTHONDONTWRITEBYTECODE =
 
+# The tests are collected once before: the workers would each rewrite the assertions of all of them, at the same time.
 test: $(READY) ## run all tests
 	$(BIN)/python -m services.hosting.fetch
-	$(BIN)/python -m services.stack.class_archive
+	$(BIN)/python -m services.stack.class_archive & $(BIN)/python -m pytest --collect-only -q >/dev/null; wait $$!
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q
 
 browser: $(READY) ## run the tests in a browser, Chromium, and keep pictures of the pages in out/browser
@@ -65,7 +66,7 @@ soak: $(READY) ## what `make test` leaves out: half an hour without an input, sq
 
 thorough: export BOREAL_THOROUGH = 1
 thorough: $(READY) ## run the random tests with five times as many cases
-	$(BIN)/python -m pytest -n $(WORKERS) -q tests/property tests/simulation
+	$(BIN)/python -m pytest -n $(WORKERS) -q tests/property tests/simulation tests/examples/test_flights.py tests/unit/embedded/live tests/unit/intake
 
 lint: $(READY) ## check style
 	$(BIN)/ruff check .

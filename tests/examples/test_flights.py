@@ -23,6 +23,7 @@ from embedded.world import ModelClock
 from examples.flights.prepare import prepare
 from logs.memory_checkpoints import MemoryCheckpointStore
 from logs.memory_log import MemoryLogStore
+from tests.thoroughness import IS_THOROUGH
 
 pytestmark = pytest.mark.xdist_group("flights")
 
@@ -158,8 +159,9 @@ def test_a_month_under_faults(month: Path, name: str, sql: str, faults: str, mod
     check(month, name, sql, FAULTS[faults], mode, 5_000)
 
 
+LONG_MODES = list(Mode) if IS_THOROUGH else [Mode.CHECKPOINT_REDO]
 LONG = [
-    *(pytest.param("departures", DEPARTURES, mode, id=f"departures-{mode}") for mode in Mode),
+    *(pytest.param("departures", DEPARTURES, mode, id=f"departures-{mode}") for mode in LONG_MODES),
     pytest.param("weather", WEATHER, next(MODES), id="weather"),
 ]
 

@@ -96,7 +96,7 @@ def test_process_process_keeps_the_delay_under_x_for_any_length_of_failure(lengt
 def test_process_process_keeps_x_though_the_redo_outlasts_it(cut: str) -> None:
     """Stabilization: 'after long failures, the reconciliation itself may last longer than X. A node then cannot suspend
     new tuples while reconciling'; two replicas take turns, so one always answers."""
-    ran = slow("process/process", cut, "generate:200,12")
+    ran = slow("process/process", cut, "generate:200,9")
     assert ran.is_stable
     if cut == "5s":
         assert max(entry["seconds"] for entry in ran.report["reconciliations"]) > 1
@@ -109,16 +109,16 @@ def test_process_process_keeps_x_though_the_redo_outlasts_it(cut: str) -> None:
 def test_suspend_during_stabilization_breaks_x_once_reconciliation_outlasts_it() -> None:
     """Single-node performance: 'once reconciliation becomes longer than X, process & suspend causes delay_new to exceed
     X'; for shorter ones it holds X, and produces fewer tentative tuples than process & process."""
-    short, long = slow("process/suspend", "2s", "generate:200,12"), slow("process/suspend", "5s", "generate:200,12")
+    short, long = slow("process/suspend", "2s", "generate:200,9"), slow("process/suspend", "5s", "generate:200,9")
     assert short.report["violations"] == 0
     assert long.report["violations"] > 0 and long.delay_ms > 1000
-    assert short.n_tentative <= slow("process/process", "2s", "generate:200,12").n_tentative
+    assert short.n_tentative <= slow("process/process", "2s", "generate:200,9").n_tentative
 
 
 def test_delay_suspend_is_unviable_sooner_than_process_suspend() -> None:
     """Single-node performance: delaying in UP_FAILURE and suspending in STABILIZATION breaks delay_new < X as soon as
     reconciliation lasts longer than X - alpha*X."""
-    ran = slow("delay/suspend", "2s", "generate:200,12")
+    ran = slow("delay/suspend", "2s", "generate:200,9")
     assert min(entry["seconds"] for entry in ran.report["reconciliations"]) < 1, "shorter than X, and yet:"
     assert ran.report["violations"] > 0
 
@@ -128,7 +128,7 @@ def test_the_combinations_order_as_the_paper_has_them() -> None:
     four that go on during STABILIZATION keep X, the two that suspend do not; process & process gives the most tentative
     tuples, delaying in either state reduces them, suspending gives the fewest of all."""
     combined = {
-        policy: slow(policy, "5s", "generate:200,12")
+        policy: slow(policy, "5s", "generate:200,9")
         for policy in (
             "process/process", "process/delay", "delay/process", "delay/delay", "process/suspend", "delay/suspend",
         )
@@ -274,7 +274,7 @@ def test_a_chain_of_four_keeps_x_end_to_end() -> None:
 def test_rec_done_means_caught_up_with_normal_execution() -> None:
     """Stabilizing output streams: 'stabilization completes when [...] the node re-processes all previously tentative input
     tuples and catches up with normal execution (i.e., it clears its queues), or another failure occurs'."""
-    ran = slow("delay/process", "5s", "generate:200,12")
+    ran = slow("delay/process", "5s", "generate:200,9")
     for replica in ("r0", "r1"):
         through = 0
         for logged in ran.history("all", replica):

@@ -31,7 +31,7 @@ _REALS = [0.0, -0.0, 1.5, -1.5, 1e308, float("nan"), float("inf"), float("-inf")
 _DECIMALS = [Decimal(text) for text in ("0", "0.0001", "-0.0001", "12.5", "9999999999999999.9999", "-9999999999999999.9999")]
 _DATES = [date(1, 1, 1), date(1969, 12, 31), date(1970, 1, 1), date(2024, 2, 29), date(9999, 12, 31)]
 
-SEEDS = (1, 2, 3) if IS_THOROUGH else (1, 2)
+SEEDS = (1, 2, 3) if IS_THOROUGH else (1,)
 KEYS = (["k"], ["i"], ["x"], ["k", "p"], ["x", "i"], ["d"], ["a", "k"])
 
 

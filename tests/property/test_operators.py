@@ -425,7 +425,7 @@ def inputs_of(case: Case) -> st.SearchStrategy[list[list[Row]]]:
 
 CUTS = st.lists(st.integers(-14, 60), max_size=6, unique=True).map(sorted)
 
-examples = settings(max_examples=some(25), deadline=None, derandomize=True)
+examples = settings(max_examples=some(15), deadline=None, derandomize=True)
 every_operator = pytest.mark.parametrize("name", CASES)
 
 

@@ -151,6 +151,7 @@ def test_a_month_through_the_stack_is_what_duckdb_says_whoever_reads_it(fed: Fed
     assert read_with_confluent(deployment.kafka["a"].bootstrap, stable_topic(name), len(rows)) == rows
 
 
+@pytest.mark.soak
 def test_a_month_that_plain_spark_reads_is_what_duckdb_says(fed: Fed, session: SparkSession) -> None:
     register(session)
     options = {"query": "departures", "bootstrap": fed.departures.kafka["a"].bootstrap}
@@ -160,7 +161,7 @@ def test_a_month_that_plain_spark_reads_is_what_duckdb_says(fed: Fed, session: S
     assert_same(in_order_of_keys(rows), fed.expected["departures"])
 
 
-@pytest.mark.parametrize("name", ["departures", "weather_delays"])
+@pytest.mark.parametrize("name", ["departures", pytest.param("weather_delays", marks=pytest.mark.soak)])
 def test_a_range_of_days_is_what_duckdb_finds_and_what_clients_were_given(fed: Fed, session: SparkSession, name: str) -> None:
     deployment = fed.of(name)
     assert any(record["type"] == "tentative" for record in fed.departures.changes()), "the cut has gone unnoticed"
@@ -181,6 +182,7 @@ def test_a_range_of_days_is_what_duckdb_finds_and_what_clients_were_given(fed: F
     assert_same(in_order_of_keys(rows), between(fed.expected[name], since, until))
 
 
+@pytest.mark.soak
 def test_a_query_is_verified_after_a_fault_and_its_correction(fed: Fed) -> None:
     """As users run it: a process of its own, and stdout with nothing but the result."""
     environment = {**os.environ, **environment_of(fed.departures.settings)}

@@ -245,7 +245,7 @@ def test_a_stream_that_is_cut_while_the_versions_change_delays_the_takeover_and_
     sites.settle()
     since = sites.since()
     struck: list[dict[str, Any]] = []
-    cutter = threading.Thread(target=lambda: struck.append(sites.boreal.json("fault", "cut", "right", "for", "10s")))
+    cutter = threading.Thread(target=lambda: struck.append(sites.boreal.begin("fault", "cut", "right", "for", "10s")))
     with at_states(sites.home, {TAKING_OVER: cutter.start}):
         number = sites.evolve()
     cutter.join()

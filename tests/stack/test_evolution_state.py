@@ -125,7 +125,7 @@ def test_a_version_that_is_given_up_leaves_the_sources_and_the_next_one_shares_t
     boreal: Commands, cluster: Cluster, feed: Feed
 ) -> None:
     given_up: list[dict[str, Any]] = []
-    with at_states(cluster, {BUILDING: lambda: given_up.append(boreal.json("query", "rollback", "counts"))}):
+    with at_states(cluster, {BUILDING: lambda: given_up.append(boreal.begin("query", "rollback", "counts"))}):
         found = apply(boreal, spec_of({"rows": "count(*)"}), "--evolve", "--from", "state")
     assert (found["version"], found["evolution"], given_up[0]["evolution"]) == (2, None, None)
     egress = "egress.counts.a"

@@ -90,7 +90,7 @@ class Commands:
         return {**environment(), **self.variables}
 
     def begin(self, *arguments: str) -> dict[str, Any]:
-        """What a command that starts processes prints: as a program, as its users call it."""
+        """What a command prints that starts processes, or that runs beside another one: as a program, as its users call it."""
         return json.loads(self.run(*arguments, "--json").stdout)
 
     def json(self, *arguments: str, status: int = 0) -> dict[str, Any]:
