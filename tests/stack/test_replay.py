@@ -1,8 +1,11 @@
-"""What the sources of a deployed query have logged, run again: a failure under another X, and its results without it."""
+"""A deployed query over REST: what its sources have logged, run again, as a failure under another X and without the failure;
+and a new X while results are held back. In the order of the file."""
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,11 +19,27 @@ from api.settings import ApiSettings
 from api.stack import StackInstallation
 from api.tokens import TokenStore
 from bench.deployment import wait_until
-from tests.stack.breaking import QUERY, X_S, flowing
+from tests.stack.breaking import QUERY, X_S, Bench, flowing
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 PATH = f"/api/v1/queries/{QUERY['name']}/failures"
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory, servers: Path) -> Iterator[Bench]:
+    with flowing(tmp_path_factory.mktemp("replay") / "stack", QUERY) as bench:
+        yield bench
+
+
+@pytest.fixture
+def api(bench: Bench, tmp_path: Path) -> Iterator[TestClient]:
+    installation, tokens = StackInstallation(bench.deployment.settings), TokenStore(tmp_path, "ours")
+    jobs = Jobs(tmp_path / "jobs")
+    app = create_app(ApiSettings(), installation, tokens, jobs)
+    headers = {"Authorization": "Bearer ours"}
+    with closing(jobs), TestClient(app, base_url="http://127.0.0.1", headers=headers) as api:
+        yield api
 
 
 def over(api: TestClient, path: str) -> dict[str, Any]:
@@ -31,42 +50,53 @@ def over(api: TestClient, path: str) -> dict[str, Any]:
     return told
 
 
-def test_a_cut_that_has_healed_is_replayed_and_its_results_are_verified(tmp_path: Path) -> None:
-    with flowing(tmp_path / "stack", QUERY) as bench:
-        bench.breathe(8)  # a replay begins five seconds before the failure
-        with bench.deployment.cut("source.left"):
-            bench.breathe(2 * X_S)  # on a busy machine it is noticed late, and repeated from then on
-        installation, tokens = StackInstallation(bench.deployment.settings), TokenStore(tmp_path, "ours")
-        jobs = Jobs(tmp_path / "jobs")
-        app = create_app(ApiSettings(), installation, tokens, jobs)
-        headers = {"Authorization": "Bearer ours"}
-        with closing(jobs), TestClient(app, base_url="http://127.0.0.1", headers=headers) as api:
+def test_a_cut_that_has_healed_is_replayed_and_its_results_are_verified(bench: Bench, api: TestClient) -> None:
+    bench.breathe(8)  # a replay begins five seconds before the failure
+    with bench.deployment.cut("source.left"):
+        bench.breathe(2 * X_S)  # on a busy machine it is noticed late, and repeated from then on
 
-            def failures() -> list[dict[str, Any]]:
-                found: list[dict[str, Any]] = api.get(PATH).json()["failures"]
-                return [each for each in found if each["state"] == "over" and each["rows_tentative"]]
+    def failures() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = api.get(PATH).json()["failures"]
+        return [each for each in found if each["state"] == "over" and each["rows_tentative"]]
 
-            wait_until(lambda: bool(failures()), "the failure is over", bench.deployment.explain)
-            [failure] = failures()
-            asked = {"id": "longer", "delay_thresholds": ["3s", "30s"]}
-            begun = api.post(f"{PATH}/{failure['id']}/replay", json=asked)
-            assert begun.status_code == 202, begun.text
-            result = over(api, "/api/v1/comparisons/longer")["result"]
-            same, longer = result["table"]
-            assert "cut left to main.r0" in " ".join(result["faults"]), result["faults"]
-            assert same["n_tentative"] == same["n_undone"] > 0
-            assert longer["n_tentative"] == 0
-            assert same["n_stable"] == longer["n_stable"] > 0
+    wait_until(lambda: bool(failures()), "the failure is over", bench.deployment.explain)
+    [failure] = failures()
+    asked = {"id": "longer", "delay_thresholds": ["3s", "30s"]}
+    begun = api.post(f"{PATH}/{failure['id']}/replay", json=asked)
+    assert begun.status_code == 202, begun.text
+    result = over(api, "/api/v1/comparisons/longer")["result"]
+    same, longer = result["table"]
+    assert "cut left to main.r0" in " ".join(result["faults"]), result["faults"]
+    assert same["n_tentative"] == same["n_undone"] > 0
+    assert longer["n_tentative"] == 0
+    assert same["n_stable"] == longer["n_stable"] > 0
 
-            # What clients were given of it, corrections included, is what the rows come to without failures.
-            span = {"since_ms": failure["detected_ms"] - 3_000, "until_ms": failure["ended_ms"] + 1_000}
-            bench.breathe(2)
-            for kind in ("verifications", "backfills"):
-                begun = api.post(f"/api/v1/queries/{QUERY['name']}/{kind}", json={"id": kind, **span})
-                assert begun.status_code == 202, begun.text
-            verified, _ = (over(api, f"/api/v1/{kind}/{kind}") for kind in ("verifications", "backfills"))
-            assert verified["result"]["holds"] and verified["result"]["rows"] >= 20, verified
-            computed = api.get("/api/v1/backfills/backfills/rows").text.splitlines()
-            given = bench.deployment.stable()
-            first = given.index(json.loads(computed[0]))
-            assert given[first : first + len(computed)] == [json.loads(row) for row in computed]
+    # What clients were given of it, corrections included, is what the rows come to without failures.
+    span = {"since_ms": failure["detected_ms"] - 3_000, "until_ms": failure["ended_ms"] + 1_000}
+    bench.breathe(2)
+    for kind in ("verifications", "backfills"):
+        begun = api.post(f"/api/v1/queries/{QUERY['name']}/{kind}", json={"id": kind, **span})
+        assert begun.status_code == 202, begun.text
+    verified, _ = (over(api, f"/api/v1/{kind}/{kind}") for kind in ("verifications", "backfills"))
+    assert verified["result"]["holds"] and verified["result"]["rows"] >= 20, verified
+    computed = api.get("/api/v1/backfills/backfills/rows").text.splitlines()
+    given = bench.deployment.stable()
+    first = given.index(json.loads(computed[0]))
+    assert given[first : first + len(computed)] == [json.loads(row) for row in computed]
+
+
+def test_a_new_x_in_the_first_hold_of_a_failure_takes_effect_at_once(bench: Bench, api: TestClient) -> None:
+    """The new X is over already when it comes. Under the old one results would be held back for 1.7 s longer."""
+    since = len(bench.deployment.changes())
+
+    def tentative_ms() -> list[float]:
+        return [record["emitted_ms"] for record in bench.deployment.changes()[since:] if record["type"] == "tentative"]
+
+    with bench.deployment.cut("source.left"):
+        bench.breathe(1.0)
+        assert tentative_ms() == []
+        changed_ms = time.time() * 1_000
+        answer = api.patch(f"/api/v1/queries/{QUERY['name']}", json={"delay_threshold": "1s"})
+        assert answer.status_code == 200, answer.text
+        wait_until(lambda: bool(tentative_ms()), "results are tentative", bench.deployment.explain)
+    assert changed_ms < min(tentative_ms()) < changed_ms + 1_000
