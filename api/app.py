@@ -28,6 +28,7 @@ from api.routers import (
     queries,
     streams,
     verifications,
+    workers,
 )
 from api.settings import ApiSettings
 from api.tokens import TokenStore
@@ -48,6 +49,7 @@ ROUTERS = (
     streams.router,
     chaos.router,
     metrics.router,
+    workers.router,
     health.router,
 )
 

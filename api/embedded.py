@@ -122,6 +122,9 @@ class EmbeddedInstallation:
     def running(self, name: str) -> Sequence[str]:
         return ()
 
+    def workers(self) -> Sequence[Mapping[str, Any]]:
+        return ()
+
     def config(self) -> Mapping[str, Any]:
         return {"embedded": True, "data": str(self._data)}
 

@@ -196,6 +196,19 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         ],
     },
     "EventList": {"events": [_EVENT], "next": None},
+    "WorkerList": {
+        "workers": [
+            {
+                "site": "a",
+                "name": "w1",
+                "host": "node-7",
+                "machine": "2f0c",
+                "program": "0.1.0",
+                "roles": ["node.departures.r0", "source.departures.jfk"],
+                "problem": None,
+            }
+        ]
+    },
     "ComparisonAnswer": {**_JOB, "request": {"query": _NAME, "sources": {"jfk": "generate:100,60"}}, "result": None},
     "AppendAnswer": {"accepted": 2, "refused": 1, "reasons": [{"row": 1, "reason": "column dep_delay: 'x' is not a double"}]},
     "ChaosAnswer": {

@@ -246,6 +246,9 @@ class Installation(Protocol):
     def running(self, name: str) -> Sequence[str]:
         """The processes of a query that have not ended, by name; also those of one that was paused a moment ago."""
 
+    def workers(self) -> Sequence[Mapping[str, Any]]:
+        """The workers that have joined a site and are heard, by site and name: the fields of `api.models.WorkerStatus`."""
+
     def config(self) -> Mapping[str, Any]:
         """The effective settings as JSON. Secrets are masked."""
 

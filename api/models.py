@@ -453,6 +453,24 @@ class SessionAnswer(BaseModel):
     shows_rows: bool = Field(description="Whether the installation shows rows.")
 
 
+class WorkerStatus(BaseModel):
+    """A process that has joined a site, and runs roles of its queries."""
+
+    site: str = Field(description="The site that it has joined.")
+    name: str = Field(description="Its name.")
+    host: str = Field(description="The name of its host.")
+    machine: str = Field(description="Its machine: containers on one kernel have the same.")
+    program: str = Field(description="The version of boreal that it runs.")
+    roles: list[str] = Field(description="The roles that it runs, in order of their names.")
+    problem: str | None = Field(description="Why it gets no roles, or does not obey the newest record; null if neither.")
+
+
+class WorkerList(BaseModel):
+    """The workers that have joined."""
+
+    workers: list[WorkerStatus] = Field(description="In order of their sites and names.")
+
+
 class ConfigAnswer(_More):
     """The effective settings, with secrets masked: those of docs/settings.md, or, embedded, `embedded` and `data`."""
 

@@ -42,6 +42,7 @@ from boreal.query.spec import Query
 from deployment.audit import replay_event
 from deployment.layout import Layout, layout_of
 from deployment.liveness import Liveness
+from deployment.placement_record import WORKER
 from deployment.query_record import QueryRecord
 from deployment.watched_query import WatchedQuery
 from embedded.recording import Recording, Span, record
@@ -60,6 +61,9 @@ from services.storage.recorded_logs import RecordedLogs
 
 HEARD_WITHIN_S = 5.0
 """How long a read waits for what it needs to know, and a change until it is heard of."""
+
+WORKER_SHOWN = ("site", "name", "host", "machine", "program", "problem")
+"""The fields of a worker's status that are shown as they are."""
 
 MASK = "**********"
 SECRET_WORDS = ("password", "secret", "token", "key", "credential")
@@ -164,6 +168,15 @@ class StackInstallation:
     def running(self, name: str) -> Sequence[str]:
         with _reaching():
             return self._operations.processes_of(name)
+
+    def workers(self) -> Sequence[Mapping[str, Any]]:
+        now_ms = time.time() * 1_000
+        heard = [
+            said
+            for _, said in sorted(self._statuses.newest().items())
+            if said["kind"] == WORKER and not said["leaves"] and said["at_ms"] >= now_ms - SILENT_AFTER_S * 1_000
+        ]
+        return [{**{field: said[field] for field in WORKER_SHOWN}, "roles": sorted(said["roles"])} for said in heard]
 
     def config(self) -> Mapping[str, Any]:
         shown: dict[str, Any] = self._settings.model_dump(mode="json")

@@ -263,6 +263,11 @@ class ApiClient:
         found: list[Json] = self.call("GET", f"{_path(name)}/replicas", params={"min_revision": min_revision})
         return found
 
+    def workers(self) -> list[Json]:
+        """The workers that have joined a site, with the roles that each runs."""
+        found: list[Json] = self.call("GET", "/workers")["workers"]
+        return found
+
     def config(self) -> Json:
         """The effective settings, with secrets masked; for admins."""
         found: Json = self.call("GET", "/config")

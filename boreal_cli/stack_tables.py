@@ -73,7 +73,7 @@ def show_status(status: Mapping[str, Any], data: Path | None = None) -> None:
             jobs.add_row(name, *(_amount(*fact) for fact in _job_facts(job)))
         console.print(jobs)
     for name, problem in status["problems"].items():
-        console.print(Text(f"query {name} cannot run: {problem}", style="red"))
+        console.print(Text(f"query {name} does not run in full: {problem}", style="red"))
     for warning in status.get("clock", ()):
         console.print(Text(f"clock of {warning['process']}: {warning['text']}", style="yellow"), soft_wrap=True)
     ready = Text("ready", style="green") if status["ready"] else Text("not ready", style="red")

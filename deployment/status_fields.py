@@ -248,7 +248,7 @@ STACK: Fields = {
     "token": "The token of a local stack's API; null elsewhere.",
     "processes": ("For each process:", PROCESS_OF_STACK),
     "queries": "The names of all queries.",
-    "problems": ("Queries that cannot run:", {"QUERY": "Why."}),
+    "problems": ("Queries that do not run in full:", {"QUERY": "Why."}),
     "sources": ("How far sources are, if there are any:", {"QUERY.STREAM": ("For each stream:", SOURCE_OF_STACK)}),
     "answers": ("How queries answer, if there are any:", {"QUERY": ("For each query:", ANSWERS_OF_STACK)}),
     "jobs": ("How Spark jobs get on, if there are any:", {"JOB": ("For each job:", JOB)}),

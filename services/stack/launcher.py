@@ -271,7 +271,7 @@ class LocalStack(StackDescription):
             for name, problem in problems(state).items():
                 if f"query {name}" not in reported:
                     reported.add(f"query {name}")
-                    on_progress(f"query {name} cannot run: {problem}")
+                    on_progress(f"query {name} does not run in full: {problem}")
             if state["ready"] or (problems(state) and self._all_run(state)):
                 return
             waited = time.monotonic() - started

@@ -81,7 +81,7 @@ def living(named: Mapping[str, Any]) -> psutil.Process | None:
 
 
 def problems(state: Mapping[str, Any]) -> dict[str, str]:
-    """Why queries cannot run, by their names, from a supervisor's state or status; only those that cannot."""
+    """Why queries do not run in full, by their names, from a supervisor's state or status; only those that do not."""
     return {name: query["problem"] for name, query in (state.get("queries") or {}).items() if query["problem"]}
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
+from api.stack import StackInstallation
 from bench.deployment import PATIENCE_S, DeployedProcess, Deployment, KafkaFeeder, wait_until
 from deployment.placement_record import worker_process
 from deployment.placer import DETECTION_US
@@ -78,6 +80,9 @@ def test_workers_replace_each_other_and_roles_go_on_without_their_supervisor(joi
     wait_until(lambda: joined.shares() == [2, 3], "the workers share all roles", joined.explain)
     before = joined.places()
     assert before["node.faults.r0"] != before["node.faults.r1"]
+    with closing(StackInstallation(joined.settings)) as installation:
+        shown = [{each["name"]: each["roles"]} for each in installation.workers()]
+    assert shown == [{name: sorted(role for role, at in before.items() if at == name)} for name in workers]
     with KafkaFeeder(joined, rows_per_second=50, period_s=0.1) as feeder, Ear(joined) as ear:
         bench = Bench(joined, feeder, ear)
         bench.breathe(2)

@@ -138,6 +138,10 @@ class MemoryInstallation:
     def running(self, name: str) -> Sequence[str]:
         return ()
 
+    def workers(self) -> Sequence[Mapping[str, Any]]:
+        said = {"site": "a", "name": "w1", "host": "h", "machine": "m", "program": "1", "problem": None}
+        return [{**said, "roles": ["egress.q.a", "source.q.left"]}]
+
     def config(self) -> Mapping[str, Any]:
         return {"sites": {"a": {"password": "**********"}}}
 

@@ -82,6 +82,7 @@ def test_reads_of_a_query_its_parts_and_the_settings(address: str, token: str) -
         assert [each["name"] for each in api.inputs("departures", min_revision=1)] == ["jfk"]
         assert [each["replica"] for each in api.replicas("departures")] == ["r0", "r1"]
         assert api.config()["api"]["port"] == 8080
+        assert [each["roles"] for each in api.workers()] == [["egress.q.a", "source.q.left"]]
         for read in (api.query, api.plan, api.explain_delay, api.inputs, api.replicas):
             with pytest.raises(ApiError) as refused:
                 read("departures", min_revision=9)

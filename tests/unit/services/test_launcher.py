@@ -56,7 +56,7 @@ def test_a_query_that_cannot_run_is_told_of_once_and_not_waited_for(stack: Local
     stack._await_ready(said.append)
     assert said == [
         "kafka.a is ready",
-        "query q cannot run: has no such operator",
+        "query q does not run in full: has no such operator",
         "redis is ready",
         "monitor is ready",
     ]
@@ -72,7 +72,7 @@ def test_the_status_says_why_a_query_cannot_run(
     assert status["problems"] == {"q": "has no such operator"}
     show_status(status)
     shown = capsys.readouterr().out
-    assert "query q cannot run: has no such operator\n" in shown and "not ready; queries: q" in shown
+    assert "query q does not run in full: has no such operator\n" in shown and "not ready; queries: q" in shown
 
 
 def test_a_command_that_finds_no_stack_names_the_directory_and_those_that_are_up_elsewhere(
