@@ -358,7 +358,7 @@ def test_a_monitor_that_is_killed_in_each_state_goes_on_with_the_next_step_and_a
 
     def cut() -> None:
         assert is_taking_over.wait(PATIENCE_S)
-        struck.append(boreal.json("fault", "cut", "left", "for", "5s"))
+        struck.append(boreal.begin("fault", "cut", "left", "for", "5s"))
 
     cutter = threading.Thread(target=cut)
     cutter.start()
