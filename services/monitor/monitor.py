@@ -16,7 +16,7 @@ from typing import Any, assert_never
 
 from kafka.errors import KafkaError
 
-from boreal.model.errors import UserError
+from boreal.model.errors import CorruptError, UserError
 from deployment.audit import ChaosAudit, JobAudit, QueryAudit, QueryChange, ReplayAudit, TokenAudit
 from deployment.claims import Trim
 from deployment.events import DELETED, SERVED, RecordedEvent, event_from
@@ -28,6 +28,7 @@ from deployment.skew import ProcessStatus
 from deployment.slo import ServiceLevel
 from deployment.watched_query import WatchedQuery, WatchEffect
 from formats.control_messages import ControlItem, trim_item
+from logs.checkpoints import StoreUnavailableError
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
 from services.kafka.clusters import make_clusters
@@ -39,7 +40,7 @@ from services.kafka.settings import ServiceSettings
 from services.kafka.statuses import StatusReader
 from services.kafka.topics import control_topic
 from services.monitor.checkpoints import CheckpointSweeper
-from services.monitor.first_rows import read_first_rows
+from services.monitor.first_rows import carry_states, read_first_rows
 from services.monitor.reports import QueryReports, Report, ReportWriter
 from services.storage.redis_checkpoints import connect_redis
 
@@ -317,14 +318,22 @@ class MonitorProcess:
 
     def _choose_first_rows(self, record: QueryRecord) -> None:
         """Write from where the version beside reads the logs that it shares; see `deployment.shared_sources`."""
+        beside, sites = record.beside, self.settings.site_names
+        assert beside is not None and beside.shared is not None, "it claims what another version keeps"
+        running, new = (layout_of(record.run(number), sites) for number in (record.version, beside.version))
         try:
-            found = read_first_rows(self.clusters, layout_of(record.run(record.version), self.settings.site_names))
-        except (KafkaError, OSError) as error:
-            _logger.warning("the logs of %s are read again: %r", record.name, error)
-        except UserError as error:
+            if beside.shared.states is None:
+                wanted = claimed(record, *read_first_rows(self.clusters, running))
+            else:
+                with closing(connect_redis(self.settings.redis)) as redis:
+                    carried = carry_states(redis, self.clusters, running, new)
+                wanted = claimed(record, carried.first_ids, carried.reach, carried.states)
+        except (KafkaError, OSError, StoreUnavailableError) as error:
+            _logger.warning("what %s keeps is looked up again: %r", record.name, error)
+        except (UserError, CorruptError) as error:
             self._unclaimed[record.name] = str(error)
         else:
-            self._write(record, claimed(record, *found))
+            self._write(record, wanted)
 
     def _write(self, record: QueryRecord, wanted: QueryRecord) -> None:
         failpoint("monitor.before_evolution")

@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from logs.checkpoints import CheckpointStore, StoreUnavailableError
 from logs.restart import restarts, saved_by
 from reconcile.events import Effect, InstanceId, Received, Threshold
 from reconcile.instance import Instance
-from reconcile.recovery import VerifiedCheckpoint
+from reconcile.recovery import FROM_THE_FIRST, Beginning, VerifiedCheckpoint
 from services.hosting.connections import Connections
 from services.hosting.host import InstanceHost, build_host
 from services.hosting.order_channel import OrderChannel
@@ -74,7 +74,7 @@ class NodeProcess:
         self.clusters = connections.clusters
         query = record.query
         self.layout = layout_of(record, settings.site_names)
-        self.first_ids = record.shared.first_ids or {} if record.shared is not None else {}
+        self.shared = record.shared
         self.history_us = query.tuning.history
         if replica not in self.layout.replicas:
             raise UserError("replica", replica, f"{query.name} has no such replica", f"name one of {self.layout.replicas}")
@@ -168,8 +168,8 @@ class NodeProcess:
         partners = [who._replace(replica=r) for r in self.layout.plan.fragment(who.fragment).replicas if r != who.replica]
         replicas = [(self.layout.own_logs(one), self._saved(one)) for one in (who, *partners)]
         inputs = self.layout.input_logs(who)
-        first_ids = {key: first_id for key, first_id in self.first_ids.items() if key in inputs}
-        for restart in restarts(who, replicas, inputs, logs.open, logs.is_held, first_ids):
+        beginning = self._beginning(who, inputs, any(saved is not None for _, saved in replicas))
+        for restart in restarts(who, replicas, inputs, logs.open, logs.is_held, beginning):
             instance = Instance(self.layout.plan, who, restart)
             try:
                 first_effects = instance.begin(now_us())
@@ -192,6 +192,19 @@ class NodeProcess:
         except StoreUnavailableError as error:
             _logger.warning("no checkpoint of %s: %s", who, error)
             return None
+
+    def _beginning(self, who: InstanceId, inputs: Collection[str], has_checkpoint: bool) -> Beginning:
+        """Where the first incarnation of an instance begins. has_checkpoint: whether there are better places.
+        StoreUnavailableError if it needs a state, and Redis is out of reach."""
+        if self.shared is None:
+            return FROM_THE_FIRST
+        first_ids = {key: first_id for key, first_id in (self.shared.first_ids or {}).items() if key in inputs}
+        place = (self.shared.states or {}).get(f"{who.fragment}/{who.shard}")
+        if place is None or has_checkpoint:
+            return Beginning(first_ids, place is not None)
+        found = self.store.get(*place)
+        carried = VerifiedCheckpoint(found.time, found.needs, found.next_ids, found.inputs, found.state, place)
+        return Beginning(first_ids, True, carried)
 
     def _fenced(self, log: KafkaLog) -> None:
         _logger.error("%s has another writer: a later incarnation of this node has begun", log.id)
