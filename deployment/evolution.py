@@ -137,7 +137,8 @@ def evolve(old: QueryRecord, new: Query, start: str) -> QueryRecord:
     if start == STATE:
         refuse_other_logs(running, new)
         version, began = (old.shared.version, old.shared.start) if old.shared else (old.version, old.start)
-        shared = SharedSources(version, began, states={} if must_carry_states(running, new) else None)
+        was_carried = old.shared is not None and old.shared.states is not None
+        shared = SharedSources(version, began, states={} if must_carry_states(running, new, was_carried) else None)
     elif complete_from(new, start) is None:
         problem = "is too late: results depend on all rows ever, and would lack those before"
         raise UserError("--from", start, problem, f"write --from {EARLIEST}")

@@ -12,8 +12,8 @@ have the same rows, since one source has judged them.
     4. The record says from which ids on the version reads, the same for all its replicas. Its processes begin.
 
 A state that depends on all rows ever is in no rows that are kept, but in checkpoints. So where the operators with a state are
-the same, step 3 takes the newest checkpoint of each shard in place of the anchors, and stores what it holds as a checkpoint
-of the new version. Its operators without a state may be others.
+the same, step 3 takes the newest checkpoint of each shard in place of the anchors (`deployment.carried_states`). The operators
+without a state may be others.
 
 The sources, their logs and their control topic keep their name when the version that began them is deleted: they are deleted
 with the last version that reads them.
@@ -96,16 +96,16 @@ def _refuse_other_pace(running: Query, new: Query) -> None:
         raise UserError("delay_threshold", new.dump()["delay_threshold"], problem, fix)
 
 
-def must_carry_states(running: Query, new: Query) -> bool:
+def must_carry_states(running: Query, new: Query, was_carried: bool = False) -> bool:
     """Whether a new version needs all rows ever of a stream, and the one that runs does not keep them: so it can begin with the
-    states of its checkpoints alone. UserError if these are not the states of the new version: it names the first operator that
-    differs."""
+    states of its checkpoints alone. was_carried: whether the one that runs has begun so itself. UserError if these are not the
+    states of the new version: it names the first operator that differs."""
     before, after = plan(running), plan(new)
     needed = {name for name, time in FragmentSpans(after).needs(0).items() if time <= BEGINNING}
     kept = {
         edge.name
         for fragment in before.fragments
-        if len(fragment.replicas) == 1 and FragmentGraph(fragment).unbounded
+        if not was_carried and len(fragment.replicas) == 1 and FragmentGraph(fragment).unbounded
         for edge in fragment.edges
     }
     if not needed - kept:
@@ -168,3 +168,9 @@ def first_rows(plan: Plan, anchors: Mapping[tuple[str, int], Anchor | None]) -> 
 def newest(anchors: list[Anchor | None]) -> Anchor | None:
     """Of the last anchors of a shard's replicas, the one that needs the least; None if none has one."""
     return max((anchor for anchor in anchors if anchor is not None), key=lambda anchor: anchor.needs, default=None)
+
+
+def lost_rows(key: str, first_id: int) -> UserError:
+    """What is said if the log of a 'stream/partition' no longer holds the rows from an id on."""
+    problem = f"has lost the rows from {first_id} on, which the version that runs needs"
+    return UserError(f"log {key}", None, problem, "roll back, and evolve from earliest")

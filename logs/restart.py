@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from boreal.model.frames import Anchor, Data, LogId
-from logs.checkpoints import CheckpointStore
+from logs.checkpoints import Checkpoint, CheckpointStore
 from logs.log import Log, TrimmedError
 from reconcile.events import InstanceId
 from reconcile.recovery import FROM_THE_FIRST, Beginning, Restart, VerifiedCheckpoint, plan_restart
@@ -24,8 +24,11 @@ HoldsRows = Callable[[Sequence[LogId], int], bool]
 def saved_by(store: CheckpointStore, who: InstanceId) -> VerifiedCheckpoint | None:
     """An instance's newest undamaged checkpoint; None if there is none."""
     found = store.latest(str(who))
-    if found is None:
-        return None
+    return None if found is None else verified(found)
+
+
+def verified(found: Checkpoint) -> VerifiedCheckpoint:
+    """A checkpoint that a store has given: it has compared the digest."""
     return VerifiedCheckpoint(
         found.time, found.needs, found.next_ids, found.inputs, found.state, (found.instance, found.number)
     )

@@ -73,7 +73,8 @@ class Beginning:
     needs_state: bool = False
     """Whether it begins with the state of another instance, without which the rows are not enough."""
     carried: VerifiedCheckpoint | None = None
-    """This state. It has made no row yet. None: none, or it is not needed, since a checkpoint is there."""
+    """This state. It has made no row yet. None: there is none; or it is not needed, since a checkpoint is there; or it cannot
+    be read."""
 
 
 FROM_THE_FIRST = Beginning()
@@ -107,7 +108,7 @@ def plan_restart(
     if carried is not None:
         inputs = dict(carried.inputs)
         place = Restart(incarnation, epoch, carried.time, carried.time, {}, written, inputs, carried.state, carried.place)
-        places.append((BEGINNING, place))
+        places.append((carried.time, place))
     elif anchor is None and not beginning.needs_state:
         places.append((BEGINNING, Restart(incarnation, epoch, written=written, inputs=dict(beginning.first_ids))))
     return [place for _, place in sorted(places, key=lambda place: -place[0])]

@@ -40,7 +40,7 @@ from services.kafka.settings import ServiceSettings
 from services.kafka.statuses import StatusReader
 from services.kafka.topics import control_topic
 from services.monitor.checkpoints import CheckpointSweeper
-from services.monitor.first_rows import carry_states, read_first_rows
+from services.monitor.first_rows import read_first_rows, read_states
 from services.monitor.reports import QueryReports, Report, ReportWriter
 from services.storage.redis_checkpoints import connect_redis
 
@@ -86,7 +86,7 @@ class MonitorProcess:
         self._statuses = StatusReader(home, self._note_status)
         follower = QueryRegistry(home).watch_changes(lambda change: self._inbox.put(lambda: self._take_change(change)))
         self._events = EventWriter(home, self._note_recorded, self._is_fenced.set)
-        sweeper = CheckpointSweeper(connect_redis(self.settings.redis), lambda: sorted(self.queries), self._report_damage)
+        sweeper = CheckpointSweeper(connect_redis(self.settings.redis), self._watched, self._report_damage)
         StatusPublisher(home, NAME, lambda: self._own_status(sweeper))
         tick_at = now_us()
         while not stopping.is_set() and not self._is_fenced.is_set():
@@ -253,6 +253,9 @@ class MonitorProcess:
             return {name}
         return {record.inner, inner_name(name, int(status.get("version", record.version)))}
 
+    def _watched(self) -> list[WatchedQuery]:
+        return [watched for _, watched in sorted(self.queries.items())]
+
     def _report_damage(self, name: str, instance: str, number: int) -> None:
         def enter() -> None:
             if name in self.queries:
@@ -299,7 +302,7 @@ class MonitorProcess:
         watched.evolution = shown(record, self._unclaimed.get(name) or evolution.waits_for)
         if name in self._writing:
             return
-        if state_of(record) == CLAIMING:
+        if state_of(record) == CLAIMING and not record.paused:
             # The claims of the version beside are known here, since the record is: no more is trimmed that it may read.
             self._begin_writing(self._choose_first_rows, record)
         elif wanted is not None:
@@ -326,11 +329,11 @@ class MonitorProcess:
                 wanted = claimed(record, *read_first_rows(self.clusters, running))
             else:
                 with closing(connect_redis(self.settings.redis)) as redis:
-                    carried = carry_states(redis, self.clusters, running, new)
+                    carried = read_states(redis, self.clusters, running, new)
                 wanted = claimed(record, carried.first_ids, carried.reach, carried.states)
-        except (KafkaError, OSError, StoreUnavailableError) as error:
+        except (KafkaError, OSError) as error:
             _logger.warning("what %s keeps is looked up again: %r", record.name, error)
-        except (UserError, CorruptError) as error:
+        except (UserError, CorruptError, StoreUnavailableError) as error:
             self._unclaimed[record.name] = str(error)
         else:
             self._write(record, wanted)

@@ -19,7 +19,7 @@ from deployment.layout import layout_of, make_layout
 from deployment.query_record import QueryRecord
 from formats.control_messages import ControlItem, instance_of, message_of
 from logs.checkpoints import CheckpointStore, StoreUnavailableError
-from logs.restart import restarts, saved_by
+from logs.restart import restarts, saved_by, verified
 from reconcile.events import Effect, InstanceId, Received, Threshold
 from reconcile.instance import Instance
 from reconcile.recovery import FROM_THE_FIRST, Beginning, VerifiedCheckpoint
@@ -182,7 +182,7 @@ class NodeProcess:
             f"instance {who}",
             None,
             "cannot begin: its inputs are trimmed, and no partner has them",
-            "wait for a partner, or delete the query and apply it again",
+            "wait for a partner, or delete the query and apply it again; a version that has not taken over can be rolled back",
         )
 
     def _saved(self, who: InstanceId) -> VerifiedCheckpoint | None:
@@ -194,17 +194,18 @@ class NodeProcess:
             return None
 
     def _beginning(self, who: InstanceId, inputs: Collection[str], has_checkpoint: bool) -> Beginning:
-        """Where the first incarnation of an instance begins. has_checkpoint: whether there are better places.
-        StoreUnavailableError if it needs a state, and Redis is out of reach."""
+        """Where the first incarnation of an instance begins. has_checkpoint: whether a replica has one, which is better."""
         if self.shared is None:
             return FROM_THE_FIRST
         first_ids = {key: first_id for key, first_id in (self.shared.first_ids or {}).items() if key in inputs}
         place = (self.shared.states or {}).get(f"{who.fragment}/{who.shard}")
         if place is None or has_checkpoint:
             return Beginning(first_ids, place is not None)
-        found = self.store.get(*place)
-        carried = VerifiedCheckpoint(found.time, found.needs, found.next_ids, found.inputs, found.state, place)
-        return Beginning(first_ids, True, carried)
+        try:
+            return Beginning(first_ids, True, verified(self.store.get(*place)))
+        except (KeyError, CorruptError, StoreUnavailableError) as error:
+            _logger.error("the state with which %s begins cannot be read: %r", who, error)
+            return Beginning(first_ids, True)
 
     def _fenced(self, log: KafkaLog) -> None:
         _logger.error("%s has another writer: a later incarnation of this node has begun", log.id)

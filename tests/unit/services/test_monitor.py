@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -18,7 +19,7 @@ from deployment.watched_query import WatchedQuery
 from reconcile.events import InstanceId
 from services.hosting.process import now_us
 from services.kafka.clusters import Cluster
-from services.kafka.settings import KafkaSettings, ServiceSettings
+from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings
 from services.monitor import reports as reports_module
 from services.monitor.monitor import MonitorProcess
 from services.monitor.reports import QueryReports, Report, ReportWriter
@@ -66,6 +67,32 @@ def test_logs_of_sources_are_trimmed_no_further_than_all_versions_claim_that_rea
             monitor.queries[name].claims.acknowledge(who, [(key, first_id)], now_us())
         monitor._tick()
     assert sent == [("q", {"out/0": 9}), ("q", {"a/0": 5}), ("q", {"a/0": 5}), ("q-2", {"out/0": 5})]
+
+
+def claiming() -> QueryRecord:
+    """A version whose state depends on all rows ever is to begin with that of another one."""
+    first = {"first": {"distinct": "a", "on": ["k"]}}
+    shown = {**first, "shown": {"map": "first", "select": {"k": "k"}}}
+    running, new = (load_query(query_of(each, list(each)[-1], ("a",))) for each in (first, shown))
+    return evolve(QueryRecord("q", running.dump(), 1), new, STATE)
+
+
+def test_what_a_version_waits_for_is_said_while_redis_is_away() -> None:
+    sites = {"a": KafkaSettings(bootstrap="127.0.0.1:1")}
+    monitor = MonitorProcess(ServiceSettings(sites=sites, redis=RedisSettings(url="redis://127.0.0.1:1/0")))
+    monitor._choose_first_rows(claiming())
+    assert monitor._unclaimed["q"].startswith("Redis: ")
+
+
+def test_nothing_is_stored_for_a_version_of_a_paused_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be paused because it is being deleted, with all that is stored."""
+    monitor = MonitorProcess(ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")}))
+    asked: list[int] = []
+    monkeypatch.setattr(monitor, "_begin_writing", lambda _, record: asked.append(record.revision))
+    for record in (claiming(), replace(claiming(), paused=True, revision=9)):
+        monitor.queries = {run.name: WatchedQuery(run, ("a",), now_us()) for run in record.runs()}
+        monitor._advance("q", record)
+    assert asked == [claiming().revision]
 
 
 def test_a_report_of_another_version_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
