@@ -230,6 +230,38 @@ def test_its_layout_has_the_logs_of_the_sources_and_makes_none() -> None:
     assert {topic.name for topic in query_topics(other)["a"]} == {"q-2.control", "q-2.log.each.r0", "q.dlq"}
 
 
+def test_at_two_sites_each_source_runs_where_its_stream_is_and_stays_there_with_its_log() -> None:
+    """Replicas of both versions are at both sites, and read the logs of both."""
+    sites = ("a", "b")
+    streams = {**SPEC["streams"], "lga": {**SPEC["streams"]["jfk"], "topic": "flights.lga", "site": "b"}}
+    query = {**SPEC, "streams": streams, "replicas": 2}
+    operators = {"some": {"union": ["jfk", "lga"]}, "each": WIDER}
+    counted = {"operators": {**operators, "each": SPEC["operators"]["each"]}, "streams": streams, "replicas": 2}
+    before = first(**counted)
+    record = evolve(before, with_bucket(load_query({**query, "operators": operators}), before.query), STATE)
+    placed = claimed(record, {"jfk/0": 7, "lga/0": 3}, {"jfk": NOW, "lga": NOW})
+    alone = let_go(settle(taken_over(placed)))
+
+    def names(record: QueryRecord, site: str) -> set[str]:
+        return {child.name for child in query_children(record, sites, [site])}
+
+    assert names(placed, "b") == {"source.q.lga", "node.q.r1", "node.q-2.r1", "egress.q.b"}
+    assert names(alone, "b") == {"source.q.lga", "node.q-2.r1", "egress.q.b"}
+    assert names(alone, "a") == {"source.q.jfk", "node.q-2.r0", "egress.q.a"}
+    layout = layout_of(alone.runs()[0], sites)
+    assert {(log.key, layout.site_of(log), layout.topic_of(log)) for log in layout.logs_of_sources} == {
+        ("jfk/0", "a", "q.log.jfk"),
+        ("lga/0", "b", "q.log.lga"),
+    }
+    for replica in ("r0", "r1"):
+        assert set(layout.input_logs(InstanceId("main", replica, 0))) == {"jfk/0", "lga/0"}
+    made = {site: {topic.name for topic in topics} for site, topics in query_topics(layout).items()}
+    assert made == {
+        "a": {"q-2.control", "q-2.log.each.r0", "q.dlq"},
+        "b": {"q-2.control", "q-2.log.each.r1", "q.dlq"},
+    }
+
+
 def test_nothing_is_trimmed_that_the_other_version_may_read() -> None:
     [running, beside] = claiming().runs()
     old, new = WatchedQuery(running, SITES, 0), WatchedQuery(beside, SITES, 0)
