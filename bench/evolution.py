@@ -80,10 +80,9 @@ def _figures(
     before = [each for each in delays if begun * 1_000 - SETTLE_S * 1_000 <= each.emitted_ms < begun * 1_000]
     over = [each for each in delays if AROUND_US[0] <= each.time_us - at_us < AROUND_US[1]]
     building = [each for each in delays if each.emitted_ms >= begun * 1_000 and each.time_us - at_us < AROUND_US[0]]
-    state_mb = held * ROW_BYTES / 1e6
     yield Figure("rows a second", written / (fill_s + 2 * SETTLE_S + took_s), "rows/s")
     yield Figure("state of a replica: rows of so long", held / rate, "s")
-    yield Figure("state of a replica: about", state_mb, "MB")
+    yield Figure("state of a replica: about", held * ROW_BYTES / 1e6, "MB")
     yield Figure("X", x_ms, "ms")
     for title, found in (("before", before), ("while the new version catches up", building), ("over the switch", over)):
         values = np.array([each.delay_ms for each in found])
@@ -91,7 +90,6 @@ def _figures(
         yield Figure(f"delay of new results {title}: slowest", float(values.max()), "ms", float(x_ms), lower_is_better=True)
     yield Figure("tentative results", sum(each.is_tentative for each in delays), "rows")
     yield Figure("from the command to the takeover", took_s, "s")
-    yield Figure("from the command to the takeover, for each 100 MB of state", took_s / state_mb * 100, "s")
 
 
 def _query(within_s: int | None, x_ms: int, replicas: int, select: dict[str, str]) -> dict[str, Any]:

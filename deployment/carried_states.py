@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from boreal.model.errors import UserError
-from boreal.query.plan import Plan
+from boreal.model.frames import Anchor
+from boreal.query.plan import Fragment, Plan
 from deployment.shared_sources import lost_rows, same_operators
-from logs.checkpoints import CheckpointStore
+from logs.checkpoints import Checkpoint, CheckpointStore
 from operators.graph import FragmentGraph
 from reconcile.events import InstanceId
 
@@ -56,10 +57,7 @@ def carry_states(
     same, before, after = same_operators(old, fragment), FragmentGraph(old), FragmentGraph(fragment)
     found = CarriedStates()
     for shard in range(old.shards):
-        saved = [former.latest(str(InstanceId(old.name, replica, shard))) for replica in old.replicas]
-        newest = max((each for each in saved if each is not None), key=lambda each: each.time, default=None)
-        if newest is None:
-            raise UserError(f"checkpoint of {old.name}.{shard}", None, "is not there yet", "wait for it, or roll back")
+        newest = _newest(former, old, shard)
         for key, first_id in newest.inputs:
             if not is_held(key, first_id):
                 raise lost_rows(key, first_id)
@@ -72,3 +70,18 @@ def carry_states(
         store.put(replace(newest, instance=owner, needs=newest.time, next_ids=(), state=state))
         found.states[f"{fragment.name}/{shard}"] = owner, newest.number
     return found
+
+
+def newest_place(store: CheckpointStore, fragment: Fragment, shard: int) -> Anchor:
+    """From where a version without these states reads on, as if it were the last anchor: by a state that depends on all rows
+    ever, an anchor needs the first one. UserError while the shard has no checkpoint; what the store raises."""
+    newest = _newest(store, fragment, shard)
+    return Anchor(newest.time, newest.time, newest.next_ids, newest.inputs)
+
+
+def _newest(store: CheckpointStore, fragment: Fragment, shard: int) -> Checkpoint:
+    saved = [store.latest(str(InstanceId(fragment.name, replica, shard))) for replica in fragment.replicas]
+    newest = max((each for each in saved if each is not None), key=lambda each: each.time, default=None)
+    if newest is None:
+        raise UserError(f"checkpoint of {fragment.name}.{shard}", None, "is not there yet", "wait for it, or roll back")
+    return newest

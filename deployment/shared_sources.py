@@ -13,7 +13,8 @@ have the same rows, since one source has judged them.
 
 A state that depends on all rows ever is in no rows that are kept, but in checkpoints. So where the operators with a state are
 the same, step 3 takes the newest checkpoint of each shard in place of the anchors (`deployment.carried_states`). The operators
-without a state may be others.
+without a state may be others. A version that needs no such state reads on from the same places, and with no state: it has all
+rows from the time of these checkpoints on.
 
 The sources, their logs and their control topic keep their name when the version that began them is deleted: they are deleted
 with the last version that reads them.
@@ -101,14 +102,13 @@ def must_carry_states(running: Query, new: Query, was_carried: bool = False) -> 
     states of its checkpoints alone. was_carried: whether the one that runs has begun so itself. UserError if these are not the
     states of the new version: it names the first operator that differs."""
     before, after = plan(running), plan(new)
-    needed = {name for name, time in FragmentSpans(after).needs(0).items() if time <= BEGINNING}
     kept = {
         edge.name
         for fragment in before.fragments
         if not was_carried and len(fragment.replicas) == 1 and FragmentGraph(fragment).unbounded
         for edge in fragment.edges
     }
-    if not needed - kept:
+    if not all_needed(after) - kept:
         return False
     for made in (before, after):
         if len(made.fragments) > 2:
@@ -120,6 +120,11 @@ def must_carry_states(running: Query, new: Query, was_carried: bool = False) -> 
         problem = "would keep the only copies of a state that depends on all rows ever"
         raise UserError("replicas", len(fragment.replicas), problem, f"write replicas: {LEAST_REPLICAS}, or {_FIX}")
     return True
+
+
+def all_needed(plan: Plan) -> frozenset[str]:
+    """The streams, by the names of their edges, of which results depend on all rows ever."""
+    return frozenset(name for name, time in FragmentSpans(plan).needs(0).items() if time <= BEGINNING)
 
 
 def _refuse_other_operators(before: Fragment, after: Fragment) -> None:
@@ -152,7 +157,8 @@ def same_operators(before: Fragment, after: Fragment) -> frozenset[str]:
 def first_rows(plan: Plan, anchors: Mapping[tuple[str, int], Anchor | None]) -> tuple[dict[str, int], dict[str, int]]:
     """From where a version reads the logs of a plan's sources: the id of the first row, by 'stream/partition'; and the event
     time from which on it has all rows, by the name of the edge. anchors: by (fragment, shard), the last one of the replica
-    that has come the furthest; None if it has none, and so has acknowledged nothing."""
+    that has come the furthest, or `deployment.carried_states.newest_place`; None if it has none, and so has acknowledged
+    nothing."""
     first_ids: dict[str, int] = {}
     reach: dict[str, int] = {}
     for (name, shard), anchor in anchors.items():

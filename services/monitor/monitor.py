@@ -325,12 +325,12 @@ class MonitorProcess:
         assert beside is not None and beside.shared is not None, "it claims what another version keeps"
         running, new = (layout_of(record.run(number), sites) for number in (record.version, beside.version))
         try:
-            if beside.shared.states is None:
-                wanted = claimed(record, *read_first_rows(self.clusters, running))
-            else:
-                with closing(connect_redis(self.settings.redis)) as redis:
+            with closing(connect_redis(self.settings.redis)) as redis:
+                if beside.shared.states is None:
+                    wanted = claimed(record, *read_first_rows(redis, self.clusters, running, new))
+                else:
                     carried = read_states(redis, self.clusters, running, new)
-                wanted = claimed(record, carried.first_ids, carried.reach, carried.states)
+                    wanted = claimed(record, carried.first_ids, carried.reach, carried.states)
         except (KafkaError, OSError) as error:
             _logger.warning("what %s keeps is looked up again: %r", record.name, error)
         except (UserError, CorruptError, StoreUnavailableError) as error:

@@ -15,6 +15,7 @@ import pytest
 from kafka import TopicPartition
 
 from deployment.evolution import BUILDING, CLAIMING, LEAVING, TAKING_OVER
+from formats.json_text import time_us
 from services.kafka.clusters import Cluster
 from tests.stack.lives import wait_until
 from tests.stack.test_evolution import (
@@ -167,21 +168,33 @@ def test_a_state_that_depends_on_all_rows_ever_is_handed_on_to_the_same_operator
     spec["tuning"] = {**spec["tuning"], "checkpoint_interval": "500ms"}
     apply(boreal, spec)
     wait_until(lambda: {row["key"] for *_, row in given(cluster)} == set(KEYS), "each key is there", every_s=LOOK_S)
+    [gone, *others] = KEYS
+    feed.keys = tuple(others)  # of the first key only the state knows from now on
     wait_until(lambda: first_offset(cluster, "counts.log.left", 1) > 0, "rows are trimmed behind checkpoints", every_s=LOOK_S)
     forget_records(boreal, cluster, feed)
     shown = {"map": "first", "select": {"key": "key", "twice": "value * 2"}}
     with at_states(cluster, {CLAIMING: lambda: os.kill(boreal.pid("monitor"), signal.SIGKILL)}):
         evolved = {**spec, "operators": {**first, "shown": shown}, "output": "shown"}
-        found = apply(boreal, evolved, "--evolve", "--from", "state")
-    assert (found["version"], found["evolution"]["state"]) == (2, "taken_over")
+        taken_over = apply(boreal, evolved, "--evolve", "--from", "state")
+    assert (taken_over["version"], taken_over["evolution"]["state"]) == (2, "taken_over")
     boreal.json("query", "settle", "counts")
     for replica in ("r0", "r1"):
         os.kill(boreal.pid(f"node.counts-2.{replica}"), signal.SIGKILL)
+    feed.keys = KEYS
+    wait_until(lambda: feed.rows[-1][1] == gone, "the first key comes again")
     feed.keys = (*KEYS, "new")
     wait_until(lambda: len(given(cluster)) > len(KEYS), "the new key is there", every_s=LOOK_S)
     rows = given(cluster)
     assert Counter(row["key"] for *_, row in rows) == Counter(feed.keys)
     value = min(value for _, key, value in feed.rows if key == "new")
     assert rows[-1] == (len(KEYS), 2, {"time": rows[-1][2]["time"], "key": "new", "twice": 2 * value})
+    forget_records(boreal, cluster, feed)
+    # A version with windows needs no such state, and no row from before the checkpoints.
+    counted = {**spec, "operators": SPEC["operators"], "output": "per_key"}
+    assert apply(boreal, counted, "--evolve", "--from", "state")["version"] == 3
+    await_windows(cluster, 2, version=3)
+    in_windows = Counter((at // SECOND_US, key) for at, key, _ in feed.rows)
+    for *_, row in [each for each in given(cluster) if each[1] == 3]:
+        assert row["rows"] == in_windows[time_us(row["window_start"]) // SECOND_US, row["key"]]
     boreal.json("query", "delete", "counts")
     assert topics(cluster) == set()

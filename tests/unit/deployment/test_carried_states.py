@@ -12,10 +12,10 @@ import pytest
 from boreal.model.errors import CorruptError, UserError
 from boreal.query.planner import plan
 from boreal.query.spec import load_query
-from deployment.carried_states import CarriedStates, carry_states, is_carried
-from deployment.evolution import claimed, evolve, roll_back
+from deployment.carried_states import CarriedStates, carry_states, is_carried, newest_place
+from deployment.evolution import VersionProgress, claimed, evolve, roll_back
 from deployment.query_record import QueryRecord, SharedSources
-from deployment.shared_sources import STATE
+from deployment.shared_sources import STATE, all_needed, first_rows
 from deployment.watched_query import WatchedQuery
 from logs.checkpoints import Checkpoint
 from logs.memory_checkpoints import MemoryCheckpointStore
@@ -23,6 +23,7 @@ from operators.graph import FragmentGraph
 from reconcile.events import InstanceId
 from services.monitor.checkpoints import drop_carried
 from tests.harness import S, query_of
+from tests.unit.deployment.test_evolution import report, step
 
 FIRST = {"first": {"distinct": "a", "on": ["k"]}}
 SHOWN = {**FIRST, "shown": {"map": "first", "select": {"k": "k", "more": "v + 1"}}}
@@ -95,6 +96,25 @@ def test_a_number_that_the_record_may_name_never_comes_to_mean_another_state() -
     former.put(saved("r0", 0, chosen[1], 70 * S, 700, 1, 2, 3, 4, 5, 6))
     assert carry_states(former, store, OLD, NEW, held).states["main/0"] == ("carried/main.r0.0", chosen[1])
     assert store.get(*chosen) == before
+
+
+def test_a_version_that_needs_no_such_state_reads_on_from_the_same_places() -> None:
+    """And has all rows from the last of them on: windows that begin there are complete."""
+    [fragment, _], store = OLD.fragments, stored(*BOTH)
+    anchors = {("main", shard): newest_place(store, fragment, shard) for shard in range(2)}
+    assert first_rows(OLD, anchors) == ({"a/0": 400, "a/1": 200}, {"a": 40 * S})
+    assert all_needed(OLD) == {"a"}
+    counted = {"n": {"aggregate": "a", "window": {"tumbling": "7s"}, "by": ["k"], "compute": {"n": "count(*)"}}}
+    windows = plan(load_query(spec(counted)))
+    assert all_needed(windows) == frozenset()
+    record = evolve(QueryRecord("q", load_query(spec()).dump(), 1), load_query(spec(counted)), STATE)
+    assert record.beside is not None and record.beside.shared == SharedSources(1, "earliest")
+    placed = claimed(record, *first_rows(OLD, anchors))
+    waiting, why = step(placed, report(through=30 * S), beside=VersionProgress("STABLE", 30 * S))
+    assert waiting is None and "1970-01-01T00:00:42" in why
+    assert step(placed, report(through=42 * S), beside=VersionProgress("STABLE", 42 * S))[0] is not None
+    with pytest.raises(UserError, match=r"main\.1.*not there yet"):
+        newest_place(stored(*BOTH[:2]), fragment, 1)
 
 
 def test_a_damaged_checkpoint_is_passed_over() -> None:
