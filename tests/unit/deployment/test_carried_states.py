@@ -13,7 +13,7 @@ from boreal.model.errors import CorruptError, UserError
 from boreal.query.planner import plan
 from boreal.query.spec import load_query
 from deployment.carried_states import CarriedStates, carry_states, is_carried, newest_place
-from deployment.evolution import VersionProgress, claimed, evolve, roll_back
+from deployment.evolution import VersionProgress, claimed, evolve, let_go, roll_back, settle
 from deployment.query_record import QueryRecord, SharedSources
 from deployment.shared_sources import STATE, all_needed, first_rows
 from deployment.watched_query import WatchedQuery
@@ -23,7 +23,7 @@ from operators.graph import FragmentGraph
 from reconcile.events import InstanceId
 from services.monitor.checkpoints import drop_carried
 from tests.harness import S, query_of
-from tests.unit.deployment.test_evolution import report, step
+from tests.unit.deployment.test_evolution import report, step, taken_over
 
 FIRST = {"first": {"distinct": "a", "on": ["k"]}}
 SHOWN = {**FIRST, "shown": {"map": "first", "select": {"k": "k", "more": "v + 1"}}}
@@ -211,3 +211,18 @@ def test_a_version_that_is_given_up_while_its_states_are_stored_does_not_begin()
     shared = record.beside.shared
     assert shared.first_ids is not None
     assert claimed(given_up, shared.first_ids, shared.reach, shared.states) is given_up
+
+
+def test_it_is_rolled_back_and_takes_over_again_with_the_state_that_it_has() -> None:
+    """The version in charge before needs nothing of it; and it begins with the same states if its replicas begin once more."""
+    record, _ = begun()
+    assert record.beside is not None
+    shared, done = record.beside.shared, taken_over(record)
+    assert (done.version, done.shared, done.beside and done.beside.shared) == (2, shared, None)
+    back = taken_over(roll_back(done))
+    assert (back.version, back.shared, back.beside and back.beside.shared) == (1, None, shared)
+    again = taken_over(roll_back(back))
+    assert (again.version, again.shared) == (2, shared)
+    alone = let_go(settle(again))
+    assert [(run.name, run.sources, run.shared) for run in alone.runs()] == [("q-2", "q", shared)]
+    assert let_go(settle(back)).shared is None
