@@ -47,6 +47,8 @@ from services.storage.redis_checkpoints import connect_redis
 NAME = "monitor"
 TICK_US = LOOK_US
 STOP_WITHIN_US = 100_000
+CLAIM_RETRY_US = 5_000_000
+"""How soon it is looked up again what a version may begin with: all states are read for that."""
 
 _logger = logging.getLogger("boreal.monitor")
 
@@ -70,8 +72,8 @@ class MonitorProcess:
         self._records: dict[str, QueryRecord] = {}
         self._evolutions: dict[str, Evolution] = {}
         self._writing: set[str] = set()
-        # By query: why a version cannot begin with what another one keeps.
-        self._unclaimed: dict[str, str] = {}
+        # By query: why a version cannot begin yet with what another one keeps, and when that is looked up again.
+        self._unclaimed: dict[str, tuple[str, int]] = {}
         self._query_audit, self._chaos_audit = QueryAudit(), ChaosAudit()
         self._token_audit, self._job_audit, self._replay_audit = TokenAudit(), JobAudit(), ReplayAudit()
         self._is_following = False
@@ -299,10 +301,11 @@ class MonitorProcess:
         }
         beside = self.queries.get(record.run(record.beside.version).name) if record.beside is not None else None
         wanted = evolution.next(record, self.settings.site_names, egresses, beside.progress(now) if beside else None)
-        watched.evolution = shown(record, self._unclaimed.get(name) or evolution.waits_for)
+        why_unclaimed, claim_at = self._unclaimed.get(name, ("", now))
+        watched.evolution = shown(record, why_unclaimed or evolution.waits_for)
         if name in self._writing:
             return
-        if state_of(record) == CLAIMING and not record.paused:
+        if state_of(record) == CLAIMING and not record.paused and now >= claim_at:
             # The claims of the version beside are known here, since the record is: no more is trimmed that it may read.
             self._begin_writing(self._choose_first_rows, record)
         elif wanted is not None:
@@ -334,7 +337,7 @@ class MonitorProcess:
         except (KafkaError, OSError) as error:
             _logger.warning("what %s keeps is looked up again: %r", record.name, error)
         except (UserError, CorruptError, StoreUnavailableError) as error:
-            self._unclaimed[record.name] = str(error)
+            self._unclaimed[record.name] = str(error), now_us() + CLAIM_RETRY_US
         else:
             self._write(record, wanted)
 

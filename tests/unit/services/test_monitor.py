@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -20,8 +21,9 @@ from reconcile.events import InstanceId
 from services.hosting.process import now_us
 from services.kafka.clusters import Cluster
 from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings
+from services.monitor import monitor as monitor_module
 from services.monitor import reports as reports_module
-from services.monitor.monitor import MonitorProcess
+from services.monitor.monitor import CLAIM_RETRY_US, TICK_US, MonitorProcess
 from services.monitor.reports import QueryReports, Report, ReportWriter
 from tests.harness import query_of
 
@@ -77,11 +79,27 @@ def claiming() -> QueryRecord:
     return evolve(QueryRecord("q", running.dump(), 1), new, STATE)
 
 
-def test_what_a_version_waits_for_is_said_while_redis_is_away() -> None:
-    sites = {"a": KafkaSettings(bootstrap="127.0.0.1:1")}
+def test_what_a_version_waits_for_is_said_while_redis_is_away_which_is_not_asked_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sites, now = {"a": KafkaSettings(bootstrap="127.0.0.1:1")}, [now_us()]
     monitor = MonitorProcess(ServiceSettings(sites=sites, redis=RedisSettings(url="redis://127.0.0.1:1/0")))
-    monitor._choose_first_rows(claiming())
-    assert monitor._unclaimed["q"].startswith("Redis: ")
+    asked: list[int] = []
+
+    def begin(write: Callable[[QueryRecord], None], record: QueryRecord) -> None:
+        asked.append(now[0])
+        write(record)
+
+    monkeypatch.setattr(monitor_module, "now_us", lambda: now[0])
+    monkeypatch.setattr(monitor, "_begin_writing", begin)
+    record = claiming()
+    monitor.queries = {run.name: WatchedQuery(run, ("a",), now[0]) for run in record.runs()}
+    for _ in range(2 * CLAIM_RETRY_US // TICK_US):
+        monitor._advance("q", record)
+        now[0] += TICK_US
+    assert [at - asked[0] for at in asked] == [0, CLAIM_RETRY_US]
+    evolution = monitor.queries["q"].evolution
+    assert evolution is not None and evolution["waits_for"].startswith("Redis: ")
 
 
 def test_nothing_is_stored_for_a_version_of_a_paused_query(monkeypatch: pytest.MonkeyPatch) -> None:
