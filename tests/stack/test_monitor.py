@@ -521,15 +521,15 @@ def test_a_monitor_that_dies_as_it_hands_states_on_names_one_for_good_and_drops_
         QueryRegistry(site.home).put(evolve(QueryRecord(site.name, old.dump(), 1), new, STATE))
         eventually(lambda: "not there yet" in str((site.query.get("evolution") or {}).get("waits_for")), "it says so")
         site.end()
-        former.put(checkpoint(R0, 7, 1_000_000))
+        former.put(checkpoint(R1, 7, 1_000_000))
         site.start(name)
         assert site.process is not None and site.process.wait(PATIENCE_S) == -signal.SIGKILL
         is_written = name == "monitor.after_evolution"
-        assert (state_of(look()), store.instances()) == (BUILDING if is_written else CLAIMING, ["carried/main.r0.0"])
-        former.put(checkpoint(R1, 3, 2_000_000))
+        assert (state_of(look()), store.instances()) == (BUILDING if is_written else CLAIMING, ["carried/main.r1.0"])
+        former.put(checkpoint(R0, 3, 2_000_000))
         site.start()
         eventually(lambda: state_of(look()) == BUILDING, "the next life names one, or finds it")
-        time_us, place = (1_000_000, ("carried/main.r0.0", 7)) if is_written else (2_000_000, ("carried/main.r1.0", 3))
+        time_us, place = (1_000_000, ("carried/main.r1.0", 7)) if is_written else (2_000_000, ("carried/main.r0.0", 3))
         beside = look().beside
         assert beside is not None and beside.shared is not None
         assert (beside.shared.states, beside.shared.first_ids) == ({"main/0": place}, {key: 0})
@@ -538,7 +538,7 @@ def test_a_monitor_that_dies_as_it_hands_states_on_names_one_for_good_and_drops_
         assert (found.time, found.next_ids, found.inputs) == (time_us, (), ((key, 0),))
         left = [(owner, number) for owner in store.instances() for number in store.numbers(owner)]
         if len(left) > 1:
-            eventually(lambda: not store.numbers("carried/main.r0.0"), "what it does not name is dropped")
+            eventually(lambda: not store.numbers("carried/main.r1.0"), "what it does not name is dropped")
         assert store.get(*place) == found
         store.forget()
         former.forget()
