@@ -4,7 +4,9 @@ A join holds the rows of the last seconds, so many that they come to the state t
 that the output is small. Once the state is full, the query gets another column. The new version reads all that the topics hold
 while the old one answers, catches up, and takes over. Rows flow all the time, at one rate.
 
-`boreal bench evolution rate=2000 state_mb=10` is a smaller one.
+`boreal bench evolution rate=2000 state_mb=10` is a smaller one. With `from_state=1` the new version begins with what the old
+one keeps, and reads no topic. With `ever=1` a lookup takes the place of the join: its state depends on all rows ever, and is
+handed on in checkpoints.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import json
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,14 +44,22 @@ AROUND_US = (-2_000_000, 5_000_000)
 """Results of this time around the takeover are those over the switch."""
 
 
-def main(rate: int = 10_000, state_mb: int = 100, x_ms: int = 3_000, replicas: int = 1) -> dict[str, Any]:
-    """Measure it; three minutes. rate: rows a second; state_mb: of each replica; x_ms: X."""
-    within_s = max(state_mb * 1_000_000 // (rate * ROW_BYTES), 1)
+def main(
+    rate: int = 10_000, state_mb: int = 100, x_ms: int = 3_000, replicas: int = 1, from_state: int = 0, ever: int = 0
+) -> dict[str, Any]:
+    """Measure it; three minutes. rate: rows a second; state_mb: of each replica; x_ms: X; from_state, ever: 1 is yes."""
+    fill_s = max(state_mb * 1_000_000 // (rate * ROW_BYTES), 1)
+    within_s = None if ever else fill_s
+    start = ("--from", "state") if from_state else ()
+    # The state of a lookup grows for as long as rows are written.
+    fill_s = max(fill_s - int(SETTLE_S), 1) if ever else fill_s
     with tempfile.TemporaryDirectory(prefix="boreal-bench-") as folder:
-        return as_report("evolution", list(_figures(Path(folder), rate, within_s, x_ms, replicas)))
+        return as_report("evolution", list(_figures(Path(folder), rate, fill_s, within_s, x_ms, replicas, start)))
 
 
-def _figures(folder: Path, rate: int, within_s: int, x_ms: int, replicas: int) -> Iterator[Figure]:
+def _figures(
+    folder: Path, rate: int, fill_s: int, within_s: int | None, x_ms: int, replicas: int, start: Sequence[str]
+) -> Iterator[Figure]:
     with stack_up(Commands(folder / "data")) as (stack, bootstrap):
         with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
             admin.create_topics([NewTopic(f"in.{side}", num_partitions=1, replication_factor=1) for side in ("left", "right")])
@@ -57,10 +67,10 @@ def _figures(folder: Path, rate: int, within_s: int, x_ms: int, replicas: int) -
         path.write_text(json.dumps(_query(within_s, x_ms, replicas, {"key": "key"})))
         stack.run("query", "apply", str(path))
         with closing(_Feed(bootstrap, rate)) as feed:
-            time.sleep(within_s + SETTLE_S)
+            time.sleep(fill_s + SETTLE_S)
             path.write_text(json.dumps(_query(within_s, x_ms, replicas, {"key": "key", "size": "length(text)"})))
-            begun = time.time()
-            evolved = json.loads(stack.run("query", "apply", str(path), "--evolve"))
+            begun, held = time.time(), feed.written if within_s is None else within_s * rate
+            evolved = json.loads(stack.run("query", "apply", str(path), "--evolve", *start))
             took_s = time.time() - begun
             time.sleep(SETTLE_S)
             written = feed.written
@@ -70,9 +80,9 @@ def _figures(folder: Path, rate: int, within_s: int, x_ms: int, replicas: int) -
     before = [each for each in delays if begun * 1_000 - SETTLE_S * 1_000 <= each.emitted_ms < begun * 1_000]
     over = [each for each in delays if AROUND_US[0] <= each.time_us - at_us < AROUND_US[1]]
     building = [each for each in delays if each.emitted_ms >= begun * 1_000 and each.time_us - at_us < AROUND_US[0]]
-    yield Figure("rows a second", written / (within_s + 2 * SETTLE_S + took_s), "rows/s")
-    yield Figure("state of a replica: rows of so long", within_s, "s")
-    yield Figure("state of a replica: about", within_s * rate * ROW_BYTES / 1e6, "MB")
+    yield Figure("rows a second", written / (fill_s + 2 * SETTLE_S + took_s), "rows/s")
+    yield Figure("state of a replica: rows of so long", held / rate, "s")
+    yield Figure("state of a replica: about", held * ROW_BYTES / 1e6, "MB")
     yield Figure("X", x_ms, "ms")
     for title, found in (("before", before), ("while the new version catches up", building), ("over the switch", over)):
         values = np.array([each.delay_ms for each in found])
@@ -82,8 +92,10 @@ def _figures(folder: Path, rate: int, within_s: int, x_ms: int, replicas: int) -
     yield Figure("from the command to the takeover", took_s, "s")
 
 
-def _query(within_s: int, x_ms: int, replicas: int, select: dict[str, str]) -> dict[str, Any]:
+def _query(within_s: int | None, x_ms: int, replicas: int, select: dict[str, str]) -> dict[str, Any]:
+    """within_s: of the join; None: a lookup, whose state has all rows."""
     stream = {"time": "at", "time_unit": "us"}
+    join = {"join": ["left", "right"], "within": f"{within_s}s"} if within_s else {"lookup": ["right", "left"]}
     return {
         "name": NAME,
         "streams": {
@@ -91,7 +103,7 @@ def _query(within_s: int, x_ms: int, replicas: int, select: dict[str, str]) -> d
             "right": {**stream, "topic": "in.right", "schema": {"key": "int"}},
         },
         "operators": {
-            "joined": {"join": ["left", "right"], "on": ["key"], "within": f"{within_s}s"},
+            "joined": {**join, "on": ["key"]},
             "shown": {"map": "joined", "select": select},
         },
         "output": "shown",

@@ -49,7 +49,7 @@ from boreal.query.planner import plan
 from boreal.query.spec import Query
 from deployment.query_record import Beside, QueryRecord, SharedSources, Takeover
 from deployment.recompute import FragmentSpans
-from deployment.shared_sources import STATE, refuse_other_logs
+from deployment.shared_sources import STATE, must_carry_states, refuse_other_logs
 from formats.json_text import moment, time_us
 from sunion.tape import BEGINNING
 
@@ -136,7 +136,9 @@ def evolve(old: QueryRecord, new: Query, start: str) -> QueryRecord:
     shared: SharedSources | None = None
     if start == STATE:
         refuse_other_logs(running, new)
-        shared = SharedSources(old.shared.version, old.shared.start) if old.shared else SharedSources(old.version, old.start)
+        version, began = (old.shared.version, old.shared.start) if old.shared else (old.version, old.start)
+        was_carried = old.shared is not None and old.shared.states is not None
+        shared = SharedSources(version, began, states={} if must_carry_states(running, new, was_carried) else None)
     elif complete_from(new, start) is None:
         problem = "is too late: results depend on all rows ever, and would lack those before"
         raise UserError("--from", start, problem, f"write --from {EARLIEST}")
@@ -146,12 +148,17 @@ def evolve(old: QueryRecord, new: Query, start: str) -> QueryRecord:
     return replace(old, revision=old.revision + 1, versions=number, beside=beside, outputs=outputs)
 
 
-def claimed(old: QueryRecord, first_ids: Mapping[str, int], reach: Mapping[str, int]) -> QueryRecord:
+def claimed(
+    old: QueryRecord,
+    first_ids: Mapping[str, int],
+    reach: Mapping[str, int],
+    states: Mapping[str, tuple[str, int]] | None = None,
+) -> QueryRecord:
     """The record with where the version beside begins, if that was not known; see `SharedSources`."""
     beside = old.beside
     if state_of(old) != CLAIMING or beside is None or beside.shared is None:
         return old
-    shared = replace(beside.shared, first_ids=first_ids, reach=reach)
+    shared = replace(beside.shared, first_ids=first_ids, reach=reach, states=states)
     return replace(old, revision=old.revision + 1, beside=replace(beside, shared=shared))
 
 
@@ -380,6 +387,8 @@ class Evolution:
             query = record.run(beside.version).query
             if beside.shared is None:
                 found = complete_from(query, beside.start)
+            elif beside.shared.states is not None:
+                found = max(beside.shared.reach.values())
             else:
                 found = FragmentSpans(plan(query)).earliest(beside.shared.reach)
             self._complete_from[beside.version] = INFINITY if found is None else found

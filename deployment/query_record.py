@@ -39,6 +39,9 @@ class SharedSources:
     """For each 'stream/partition', the id of the first row that the version reads. None: it is not chosen yet."""
     reach: Mapping[str, int] = field(default_factory=dict)
     """For each stream, by the name of its edge, the event time (us) from which on these logs have all its rows from there."""
+    states: Mapping[str, tuple[str, int]] | None = None
+    """For each 'fragment/shard', the checkpoint with which the version begins: its owner and its number, among those of this
+    version. None: it begins without one. Empty until `first_ids` is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +238,7 @@ def query_record(fields: Mapping[str, Any]) -> QueryRecord:
         _beside(fields["beside"]) if "beside" in fields else None,
         Takeover(**fields["takeover"]) if "takeover" in fields else None,
         {int(of): _output(found) for of, found in fields.get("outputs", {}).items()},
-        SharedSources(**fields["shared"]) if "shared" in fields else None,
+        _shared(fields.get("shared")),
         str(fields.get("of", "")),
     )
 
@@ -246,8 +249,14 @@ def _beside_fields(beside: Beside) -> dict[str, Any]:
 
 
 def _beside(fields: Mapping[str, Any]) -> Beside:
-    shared = SharedSources(**fields["shared"]) if "shared" in fields else None
-    return Beside(**{**fields, "shared": shared})
+    return Beside(**{**fields, "shared": _shared(fields.get("shared"))})
+
+
+def _shared(fields: Mapping[str, Any] | None) -> SharedSources | None:
+    if fields is None:
+        return None
+    states = fields.get("states")
+    return SharedSources(**{**fields, "states": states and {key: (owner, number) for key, (owner, number) in states.items()}})
 
 
 def _output_fields(schema: Schema) -> dict[str, Any]:

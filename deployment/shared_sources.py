@@ -11,6 +11,11 @@ have the same rows, since one source has judged them.
     3. It reads the anchors. They are no older than those, so what they need will stay.
     4. The record says from which ids on the version reads, the same for all its replicas. Its processes begin.
 
+A state that depends on all rows ever is in no rows that are kept, but in checkpoints. So where the operators with a state are
+the same, step 3 takes the newest checkpoint of each shard in place of the anchors (`deployment.carried_states`). The operators
+without a state may be others. A version that needs no such state reads on from the same places, and with no state: it has all
+rows from the time of these checkpoints on.
+
 The sources, their logs and their control topic keep their name when the version that began them is deleted: they are deleted
 with the last version that reads them.
 """
@@ -22,9 +27,8 @@ from typing import Any
 
 from boreal.model.errors import UserError
 from boreal.model.frames import Anchor
-from boreal.query.plan import EGRESS, Edge, Plan
+from boreal.query.plan import EGRESS, Edge, Fragment, Plan
 from boreal.query.planner import plan
-from boreal.query.shapes import unbounded_by
 from boreal.query.spec import Query
 from deployment.query_record import TUNING_OF_SOURCES
 from deployment.recompute import FragmentSpans
@@ -33,6 +37,9 @@ from sunion.tape import BEGINNING
 
 STATE = "state"
 """What `--from` says for this."""
+
+LEAST_REPLICAS = 2
+"""Of a version that begins with a state that no rows can make again: a checkpoint of one is there for the others (R26)."""
 
 _FIX = "write --from earliest: the new version then has sources of its own"
 
@@ -60,7 +67,6 @@ def refuse_other_logs(running: Query, new: Query) -> None:
         if edge.source:
             raise UserError("output", new.output, "is a stream as it is, which has no state", _FIX)
     _refuse_other_pace(running, new)
-    _refuse_lost_rows(running, before, after)
 
 
 def _refuse_other_stream(path: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
@@ -91,28 +97,68 @@ def _refuse_other_pace(running: Query, new: Query) -> None:
         raise UserError("delay_threshold", new.dump()["delay_threshold"], problem, fix)
 
 
-def _refuse_lost_rows(running: Query, before: Plan, after: Plan) -> None:
-    """UserError if the new version needs all rows ever of a stream, and the one that runs does not keep them."""
-    needed = {name for name, time in FragmentSpans(after).needs(0).items() if time <= BEGINNING}
+def must_carry_states(running: Query, new: Query, was_carried: bool = False) -> bool:
+    """Whether a new version needs all rows ever of a stream, and the one that runs does not keep them: so it can begin with the
+    states of its checkpoints alone. was_carried: whether the one that runs has begun so itself. UserError if these are not the
+    states of the new version: it names the first operator that differs."""
+    before, after = plan(running), plan(new)
     kept = {
         edge.name
         for fragment in before.fragments
-        if len(fragment.replicas) == 1 and FragmentGraph(fragment).unbounded
+        if not was_carried and len(fragment.replicas) == 1 and FragmentGraph(fragment).unbounded
         for edge in fragment.edges
     }
-    if not needed - kept:
-        return
-    for fragment in after.fragments:
-        for node in fragment.nodes:
-            if (found := unbounded_by(node.name, node.spec)) is not None:
-                problem = f"is {found[0]}: it depends on all rows ever, and the logs of {running.name} do not keep them"
-                raise UserError(f"operators.{node.name}", None, problem, _FIX)
+    if not all_needed(after) - kept:
+        return False
+    for made in (before, after):
+        if len(made.fragments) > 2:
+            problem = "have states that depend on all rows ever, of which only those of a query with one fragment are handed on"
+            raise UserError("fragments", [each.name for each in made.fragments if each.name != EGRESS], problem, _FIX)
+    [old, *_], [fragment, *_] = before.fragments, after.fragments
+    _refuse_other_operators(old, fragment)
+    if len(fragment.replicas) < LEAST_REPLICAS:
+        problem = "would keep the only copies of a state that depends on all rows ever"
+        raise UserError("replicas", len(fragment.replicas), problem, f"write replicas: {LEAST_REPLICAS}, or {_FIX}")
+    return True
+
+
+def all_needed(plan: Plan) -> frozenset[str]:
+    """The streams, by the names of their edges, of which results depend on all rows ever."""
+    return frozenset(name for name, time in FragmentSpans(plan).needs(0).items() if time <= BEGINNING)
+
+
+def _refuse_other_operators(before: Fragment, after: Fragment) -> None:
+    same, former, graph = same_operators(before, after), {node.name: node for node in before.nodes}, FragmentGraph(after)
+    for node in after.nodes:
+        if node.name in same or not graph.remembers(node.name):
+            continue
+        old, wanted = former.get(node.name), node.spec.model_dump(mode="json")
+        if old is None:
+            problem = "is new, and its state depends on rows that the query that runs no longer keeps"
+        elif old.spec != node.spec:
+            problem = f"is {old.spec.model_dump(mode='json')} in the query that runs, so its state is another one"
+        else:
+            problem = "reads other rows than in the query that runs, so its state is another one"
+        raise UserError(f"operators.{node.name}", wanted, problem, f"keep it and what it reads as they are, or {_FIX}")
+
+
+def same_operators(before: Fragment, after: Fragment) -> frozenset[str]:
+    """The operators that have the same state in both fragments: they and all that they read are the same."""
+    former = {node.name: node for node in before.nodes}
+    same = {entry.name for entry in after.inputs if entry in before.inputs}
+    found: set[str] = set()
+    for node in after.nodes:
+        if former.get(node.name) == node and same >= set(node.inputs):
+            same.add(node.name)
+            found.add(node.name)
+    return frozenset(found)
 
 
 def first_rows(plan: Plan, anchors: Mapping[tuple[str, int], Anchor | None]) -> tuple[dict[str, int], dict[str, int]]:
     """From where a version reads the logs of a plan's sources: the id of the first row, by 'stream/partition'; and the event
     time from which on it has all rows, by the name of the edge. anchors: by (fragment, shard), the last one of the replica
-    that has come the furthest; None if it has none, and so has acknowledged nothing."""
+    that has come the furthest, or `deployment.carried_states.newest_place`; None if it has none, and so has acknowledged
+    nothing."""
     first_ids: dict[str, int] = {}
     reach: dict[str, int] = {}
     for (name, shard), anchor in anchors.items():
@@ -128,3 +174,9 @@ def first_rows(plan: Plan, anchors: Mapping[tuple[str, int], Anchor | None]) -> 
 def newest(anchors: list[Anchor | None]) -> Anchor | None:
     """Of the last anchors of a shard's replicas, the one that needs the least; None if none has one."""
     return max((anchor for anchor in anchors if anchor is not None), key=lambda anchor: anchor.needs, default=None)
+
+
+def lost_rows(key: str, first_id: int) -> UserError:
+    """What is said if the log of a 'stream/partition' no longer holds the rows from an id on."""
+    problem = f"has lost the rows from {first_id} on, which the version that runs needs"
+    return UserError(f"log {key}", None, problem, "roll back, and evolve from earliest")

@@ -178,6 +178,23 @@ class WatchedQuery:
         """The first id that its instances need, of each log of its sources. Another version may read these logs too."""
         return {log.key: self.claims.needed_of(log.key) for log in self.layout.logs_of_sources}
 
+    def states_to_begin_with(self) -> frozenset[tuple[str, int]] | None:
+        """The checkpoints, each by its owner and number, with which instances of this version may still begin, since the logs
+        hold the rows that follow (`deployment.carried_states`). None while these are being chosen. Other threads may call
+        this."""
+        shared, may_be_trimmed = self.record.shared, self.claims.needed
+        if shared is None or shared.states is None:
+            return frozenset()
+        if shared.first_ids is None:
+            return None
+        found = []
+        for key, place in shared.states.items():
+            fragment, _, shard = key.rpartition("/")
+            inputs = [f"{edge.name}/{edge.partition(0, int(shard))}" for edge in self.plan.fragment(fragment).edges]
+            if all(may_be_trimmed.get(each, 0) <= shared.first_ids[each] for each in inputs):
+                found.append(place)
+        return frozenset(found)
+
     def tick(self, now: int, others: Mapping[str, int] = claims.NO_OTHERS) -> list[WatchEffect]:
         """Time has passed. others: what other versions need of logs that this one reads; see `needs_of_sources`."""
         for who in self.instances:

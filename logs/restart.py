@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from boreal.model.frames import Anchor, Data, LogId
-from logs.checkpoints import CheckpointStore
+from logs.checkpoints import Checkpoint, CheckpointStore
 from logs.log import Log, TrimmedError
 from reconcile.events import InstanceId
-from reconcile.recovery import FROM_THE_FIRST, Restart, VerifiedCheckpoint, plan_restart
+from reconcile.recovery import FROM_THE_FIRST, Beginning, Restart, VerifiedCheckpoint, plan_restart
 from sunion.tape import BEGINNING
 
 OpenLog = Callable[[LogId], Log]
@@ -24,8 +24,11 @@ HoldsRows = Callable[[Sequence[LogId], int], bool]
 def saved_by(store: CheckpointStore, who: InstanceId) -> VerifiedCheckpoint | None:
     """An instance's newest undamaged checkpoint; None if there is none."""
     found = store.latest(str(who))
-    if found is None:
-        return None
+    return None if found is None else verified(found)
+
+
+def verified(found: Checkpoint) -> VerifiedCheckpoint:
+    """A checkpoint that a store has given: it has compared the digest."""
     return VerifiedCheckpoint(
         found.time, found.needs, found.next_ids, found.inputs, found.state, (found.instance, found.number)
     )
@@ -37,14 +40,13 @@ def restarts(
     inputs: Mapping[str, Sequence[LogId]],
     open_log: OpenLog,
     is_held: HoldsRows | None = None,
-    first_ids: Mapping[str, int] = FROM_THE_FIRST,
+    beginning: Beginning = FROM_THE_FIRST,
 ) -> Iterator[Restart]:
     """The positions where `who` may begin, the best first: from its own logs and checkpoint, then from its partners'.
 
     replicas: for the instance, then for each partner: the logs that it writes (in the same order) and its checkpoint.
     inputs: each replica's log, by 'stream/partition'. is_held: checks logs where opening one may fail; default: all logs can
-    be opened. A position is omitted if an input has no log that still holds the rows that the position needs. first_ids: as for
-    `plan_restart`.
+    be opened. A position is omitted if an input has no log that still holds the rows that the position needs.
     """
     own = [open_log(log) for log in replicas[0][0]]
     incarnation = max(log.last_incarnation for log in own) + 1
@@ -54,7 +56,7 @@ def restarts(
     written_to = {log.id.key: last_time(log) for log in own}
     for logs, saved in replicas:
         anchor = oldest_anchor(open_log(log) for log in logs)
-        for place in plan_restart(incarnation, epoch, written, anchor, saved, first_ids):
+        for place in plan_restart(incarnation, epoch, written, anchor, saved, beginning):
             if can_serve(place, inputs, is_held or make_hold_check(open_log)):
                 yield replace(place, written_to=written_to)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pyarrow as pa
 
@@ -55,11 +55,26 @@ class FragmentGraph:
 
     def decode(self, blob: bytes) -> GraphState:
         """The state that `GraphState.encode` encoded. CorruptError if the bytes are not a state of this fragment."""
+        named = zip(self.operators.items(), self._parts(blob), strict=True)
+        return GraphState(self._kind, {name: operator.decode(part) for (name, operator), part in named})
+
+    def _parts(self, blob: bytes) -> list[bytes]:
+        """The encoded state of each operator."""
         _, parts = unpack(blob, self._kind)
         if len(parts) != len(self.operators):
             raise CorruptError(f"{len(parts)} states for {len(self.operators)} operators")
-        named = zip(self.operators.items(), parts, strict=True)
-        return GraphState(self._kind, {name: operator.decode(part) for (name, operator), part in named})
+        return parts
+
+    def carry(self, blob: bytes, former: FragmentGraph, names: Collection[str]) -> bytes:
+        """A state of this fragment, encoded: that of the named operators as the former fragment, which has the same ones, has
+        encoded it; the empty state of all others. CorruptError if the bytes are not a state of the former fragment."""
+        kept = dict(zip(former.operators, former._parts(blob), strict=True))
+        parts = [kept[name] if name in names else operator.empty().encode() for name, operator in self.operators.items()]
+        return pack(self._kind, {}, parts)
+
+    def remembers(self, name: str) -> bool:
+        """Whether an operator's results depend on earlier rows."""
+        return self.operators[name].needs(1) < 1
 
     def step(self, state: GraphState, batches: Mapping[str, pa.RecordBatch], upto: int) -> dict[str, pa.RecordBatch]:
         """Process one step; modifies `state`. batches: by input of the fragment. upto: end of the step as event time (us).

@@ -9,13 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from boreal.model.frames import Anchor
 from sunion.tape import BEGINNING
-
-FROM_THE_FIRST: Mapping[str, int] = MappingProxyType({})
-"""Inputs begin at id 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,30 +64,51 @@ class VerifiedCheckpoint:
     """The owner and the number of the checkpoint."""
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where the first incarnation of an instance begins, and a later one that finds nothing better."""
+
+    first_ids: Mapping[str, int] = field(default_factory=dict)
+    """For each input, by 'stream/partition', the id of its first row, where that is not 0."""
+    needs_state: bool = False
+    """Whether it begins with the state of another instance, without which the rows are not enough."""
+    carried: VerifiedCheckpoint | None = None
+    """This state. It has made no row yet. None: there is none; or it is not needed, since a checkpoint is there; or it cannot
+    be read."""
+
+
+FROM_THE_FIRST = Beginning()
+"""With the first row of each input, and the empty state."""
+
+
 def plan_restart(
     incarnation: int,
     epoch: int,
     written: dict[str, int],
     anchor: Anchor | None,
     saved: VerifiedCheckpoint | None,
-    first_ids: Mapping[str, int] = FROM_THE_FIRST,
+    beginning: Beginning = FROM_THE_FIRST,
 ) -> list[Restart]:
     """The places where an instance may begin: by its anchor, and by its newest valid checkpoint.
 
     The place that leaves less input to read again comes first. Without an anchor, the beginning of the inputs is a place.
-    `written` has the next stable id of each own log; `epoch` is the last one in the logs. `first_ids`: where inputs begin, by
-    'stream/partition', where that is not at id 0.
+    `written` has the next stable id of each own log; `epoch` is the last one in the logs.
     """
     places: list[tuple[int, Restart]] = []
     if saved is not None:
         made, inputs = dict(saved.next_ids), dict(saved.inputs)
         place = Restart(incarnation, epoch, saved.time, saved.time, made, written, inputs, saved.state, saved.place)
-        opened = dict(anchor.inputs) if anchor is not None else {key: first_ids.get(key, 0) for key in inputs}
+        opened = dict(anchor.inputs) if anchor is not None else {key: beginning.first_ids.get(key, 0) for key in inputs}
         anchored_to = anchor.time if anchor is not None else BEGINNING
         places.append((saved.needs, replace(place, anchored_to=anchored_to, opened=opened)))
     if anchor is not None:
         made, inputs = dict(anchor.next_ids), dict(anchor.inputs)
         places.append((anchor.needs, Restart(incarnation, epoch, anchor.needs, anchor.time, made, written, inputs)))
-    else:
-        places.append((BEGINNING, Restart(incarnation, epoch, written=written, inputs=dict(first_ids))))
+    carried = beginning.carried
+    if carried is not None:
+        inputs = dict(carried.inputs)
+        place = Restart(incarnation, epoch, carried.time, carried.time, {}, written, inputs, carried.state, carried.place)
+        places.append((carried.time, place))
+    elif anchor is None and not beginning.needs_state:
+        places.append((BEGINNING, Restart(incarnation, epoch, written=written, inputs=dict(beginning.first_ids))))
     return [place for _, place in sorted(places, key=lambda place: -place[0])]

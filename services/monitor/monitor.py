@@ -16,7 +16,7 @@ from typing import Any, assert_never
 
 from kafka.errors import KafkaError
 
-from boreal.model.errors import UserError
+from boreal.model.errors import CorruptError, UserError
 from deployment.audit import ChaosAudit, JobAudit, QueryAudit, QueryChange, ReplayAudit, TokenAudit
 from deployment.claims import Trim
 from deployment.events import DELETED, SERVED, RecordedEvent, event_from
@@ -28,6 +28,7 @@ from deployment.skew import ProcessStatus
 from deployment.slo import ServiceLevel
 from deployment.watched_query import WatchedQuery, WatchEffect
 from formats.control_messages import ControlItem, trim_item
+from logs.checkpoints import StoreUnavailableError
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
 from services.kafka.clusters import make_clusters
@@ -39,13 +40,15 @@ from services.kafka.settings import ServiceSettings
 from services.kafka.statuses import StatusReader
 from services.kafka.topics import control_topic
 from services.monitor.checkpoints import CheckpointSweeper
-from services.monitor.first_rows import read_first_rows
+from services.monitor.first_rows import read_first_rows, read_states
 from services.monitor.reports import QueryReports, Report, ReportWriter
 from services.storage.redis_checkpoints import connect_redis
 
 NAME = "monitor"
 TICK_US = LOOK_US
 STOP_WITHIN_US = 100_000
+CLAIM_RETRY_US = 5_000_000
+"""How soon it is looked up again what a version may begin with: all states are read for that."""
 
 _logger = logging.getLogger("boreal.monitor")
 
@@ -69,8 +72,8 @@ class MonitorProcess:
         self._records: dict[str, QueryRecord] = {}
         self._evolutions: dict[str, Evolution] = {}
         self._writing: set[str] = set()
-        # By query: why a version cannot begin with what another one keeps.
-        self._unclaimed: dict[str, str] = {}
+        # By query: why a version cannot begin yet with what another one keeps, and when that is looked up again.
+        self._unclaimed: dict[str, tuple[str, int]] = {}
         self._query_audit, self._chaos_audit = QueryAudit(), ChaosAudit()
         self._token_audit, self._job_audit, self._replay_audit = TokenAudit(), JobAudit(), ReplayAudit()
         self._is_following = False
@@ -85,7 +88,7 @@ class MonitorProcess:
         self._statuses = StatusReader(home, self._note_status)
         follower = QueryRegistry(home).watch_changes(lambda change: self._inbox.put(lambda: self._take_change(change)))
         self._events = EventWriter(home, self._note_recorded, self._is_fenced.set)
-        sweeper = CheckpointSweeper(connect_redis(self.settings.redis), lambda: sorted(self.queries), self._report_damage)
+        sweeper = CheckpointSweeper(connect_redis(self.settings.redis), self._watched, self._report_damage)
         StatusPublisher(home, NAME, lambda: self._own_status(sweeper))
         tick_at = now_us()
         while not stopping.is_set() and not self._is_fenced.is_set():
@@ -252,6 +255,9 @@ class MonitorProcess:
             return {name}
         return {record.inner, inner_name(name, int(status.get("version", record.version)))}
 
+    def _watched(self) -> list[WatchedQuery]:
+        return [watched for _, watched in sorted(self.queries.items())]
+
     def _report_damage(self, name: str, instance: str, number: int) -> None:
         def enter() -> None:
             if name in self.queries:
@@ -295,10 +301,11 @@ class MonitorProcess:
         }
         beside = self.queries.get(record.run(record.beside.version).name) if record.beside is not None else None
         wanted = evolution.next(record, self.settings.site_names, egresses, beside.progress(now) if beside else None)
-        watched.evolution = shown(record, self._unclaimed.get(name) or evolution.waits_for)
+        why_unclaimed, claim_at = self._unclaimed.get(name, ("", now))
+        watched.evolution = shown(record, why_unclaimed or evolution.waits_for)
         if name in self._writing:
             return
-        if state_of(record) == CLAIMING:
+        if state_of(record) == CLAIMING and not record.paused and now >= claim_at:
             # The claims of the version beside are known here, since the record is: no more is trimmed that it may read.
             self._begin_writing(self._choose_first_rows, record)
         elif wanted is not None:
@@ -317,14 +324,22 @@ class MonitorProcess:
 
     def _choose_first_rows(self, record: QueryRecord) -> None:
         """Write from where the version beside reads the logs that it shares; see `deployment.shared_sources`."""
+        beside, sites = record.beside, self.settings.site_names
+        assert beside is not None and beside.shared is not None, "it claims what another version keeps"
+        running, new = (layout_of(record.run(number), sites) for number in (record.version, beside.version))
         try:
-            found = read_first_rows(self.clusters, layout_of(record.run(record.version), self.settings.site_names))
+            with closing(connect_redis(self.settings.redis)) as redis:
+                if beside.shared.states is None:
+                    wanted = claimed(record, *read_first_rows(redis, self.clusters, running, new))
+                else:
+                    carried = read_states(redis, self.clusters, running, new)
+                    wanted = claimed(record, carried.first_ids, carried.reach, carried.states)
         except (KafkaError, OSError) as error:
-            _logger.warning("the logs of %s are read again: %r", record.name, error)
-        except UserError as error:
-            self._unclaimed[record.name] = str(error)
+            _logger.warning("what %s keeps is looked up again: %r", record.name, error)
+        except (UserError, CorruptError, StoreUnavailableError) as error:
+            self._unclaimed[record.name] = str(error), now_us() + CLAIM_RETRY_US
         else:
-            self._write(record, claimed(record, *found))
+            self._write(record, wanted)
 
     def _write(self, record: QueryRecord, wanted: QueryRecord) -> None:
         failpoint("monitor.before_evolution")

@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
@@ -19,10 +19,10 @@ from deployment.layout import layout_of, make_layout
 from deployment.query_record import QueryRecord
 from formats.control_messages import ControlItem, instance_of, message_of
 from logs.checkpoints import CheckpointStore, StoreUnavailableError
-from logs.restart import restarts, saved_by
+from logs.restart import restarts, saved_by, verified
 from reconcile.events import Effect, InstanceId, Received, Threshold
 from reconcile.instance import Instance
-from reconcile.recovery import VerifiedCheckpoint
+from reconcile.recovery import FROM_THE_FIRST, Beginning, VerifiedCheckpoint
 from services.hosting.connections import Connections
 from services.hosting.host import InstanceHost, build_host
 from services.hosting.order_channel import OrderChannel
@@ -74,7 +74,7 @@ class NodeProcess:
         self.clusters = connections.clusters
         query = record.query
         self.layout = layout_of(record, settings.site_names)
-        self.first_ids = record.shared.first_ids or {} if record.shared is not None else {}
+        self.shared = record.shared
         self.history_us = query.tuning.history
         if replica not in self.layout.replicas:
             raise UserError("replica", replica, f"{query.name} has no such replica", f"name one of {self.layout.replicas}")
@@ -168,8 +168,8 @@ class NodeProcess:
         partners = [who._replace(replica=r) for r in self.layout.plan.fragment(who.fragment).replicas if r != who.replica]
         replicas = [(self.layout.own_logs(one), self._saved(one)) for one in (who, *partners)]
         inputs = self.layout.input_logs(who)
-        first_ids = {key: first_id for key, first_id in self.first_ids.items() if key in inputs}
-        for restart in restarts(who, replicas, inputs, logs.open, logs.is_held, first_ids):
+        beginning = self._beginning(who, inputs, any(saved is not None for _, saved in replicas))
+        for restart in restarts(who, replicas, inputs, logs.open, logs.is_held, beginning):
             instance = Instance(self.layout.plan, who, restart)
             try:
                 first_effects = instance.begin(now_us())
@@ -182,7 +182,7 @@ class NodeProcess:
             f"instance {who}",
             None,
             "cannot begin: its inputs are trimmed, and no partner has them",
-            "wait for a partner, or delete the query and apply it again",
+            "wait for a partner, or delete the query and apply it again; a version that has not taken over can be rolled back",
         )
 
     def _saved(self, who: InstanceId) -> VerifiedCheckpoint | None:
@@ -192,6 +192,20 @@ class NodeProcess:
         except StoreUnavailableError as error:
             _logger.warning("no checkpoint of %s: %s", who, error)
             return None
+
+    def _beginning(self, who: InstanceId, inputs: Collection[str], has_checkpoint: bool) -> Beginning:
+        """Where the first incarnation of an instance begins. has_checkpoint: whether a replica has one, which is better."""
+        if self.shared is None:
+            return FROM_THE_FIRST
+        first_ids = {key: first_id for key, first_id in (self.shared.first_ids or {}).items() if key in inputs}
+        place = (self.shared.states or {}).get(f"{who.fragment}/{who.shard}")
+        if place is None or has_checkpoint:
+            return Beginning(first_ids, place is not None)
+        try:
+            return Beginning(first_ids, True, verified(self.store.get(*place)))
+        except (KeyError, CorruptError, StoreUnavailableError) as error:
+            _logger.error("the state with which %s begins cannot be read: %r", who, error)
+            return Beginning(first_ids, True)
 
     def _fenced(self, log: KafkaLog) -> None:
         _logger.error("%s has another writer: a later incarnation of this node has begun", log.id)

@@ -39,11 +39,12 @@ def cluster_of(server: KafkaServer, site: str = "a") -> Cluster:
     return Cluster(site, ServiceSettings(sites={site: {"bootstrap": server.bootstrap}}), "test")  # type: ignore[dict-item]
 
 
-def wait_until(condition: Callable[[], object], what: str, within_s: float = 120) -> None:
+def wait_until(condition: Callable[[], object], what: str, within_s: float = 120, every_s: float = 0.005) -> None:
+    """every_s: how often it is looked at; rarely, if that takes a client of Kafka."""
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
-        time.sleep(0.005)
+        time.sleep(every_s)
 
 
 # What topics hold, and what it means.

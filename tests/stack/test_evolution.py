@@ -52,7 +52,7 @@ SPEC: dict[str, Any] = {
     "debezium": True,
     "tuning": {"boundary_interval": "400ms", "heartbeat": "400ms"},
 }
-KEYS = ("a", "b", "c")
+KEYS: tuple[str, ...] = ("a", "b", "c")
 SECOND_US = 1_000_000
 
 
@@ -71,12 +71,15 @@ STALL_S = 0.5
 
 
 class Feed:
-    """Writes rows into both streams, in the present, for as long as it is not closed. `rows`: those that were written;
-    `stall_s`: how long the machine has stopped it at most, since that was set to 0. bootstraps: of the left stream's Kafka, and
-    of the right one's if that is another."""
+    """Writes rows into both streams, in the present, for as long as it is not closed. `rows`: those that were written; `keys`:
+    theirs, in turn; `repeats`: whether former rows come again beside them, with another time; `stall_s`: how long the machine
+    has stopped it at most, since that was set to 0. bootstraps: of the left stream's Kafka, and of the right one's if that is
+    another."""
 
     def __init__(self, *bootstraps: str) -> None:
         self.rows: list[tuple[int, str, int]] = []
+        self.keys = KEYS
+        self.repeats = False
         self.stall_s = 0.0
         self._producers = [KafkaProducer(bootstrap_servers=bootstrap, linger_ms=0) for bootstrap in bootstraps]
         self._lock = threading.Lock()
@@ -86,16 +89,23 @@ class Feed:
 
     def _run(self) -> None:
         last = time.monotonic()
-        left, right = self._producers[0], self._producers[-1]
         while not self._closing.wait(0.02):
             self.stall_s = max(self.stall_s, time.monotonic() - last)
             last = time.monotonic()
             with self._lock:
                 value = len(self.rows)
-                at, key = time.time_ns() // 1_000, KEYS[value % len(KEYS)]
-                record = json.dumps({"at": at, "key": key, "value": value}).encode()
-                (left.send("in.left", record) if value % 2 else right.send("in.right", record))
+                at, key = time.time_ns() // 1_000, self.keys[value % len(self.keys)]
+                self._send(at, key, value)
                 self.rows.append((at, key, value))
+                if self.repeats:
+                    self._send(at, *self.rows[value // 2][1:])
+
+    def _send(self, at: int, key: str, value: int) -> None:
+        record = json.dumps({"at": at, "key": key, "value": value}).encode()
+        if value % 2:
+            self._producers[0].send("in.left", record)
+        else:
+            self._producers[-1].send("in.right", record)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import TopicPartition
 
-from deployment.evolution import BUILDING, ROLLED_BACK, ROLLING_BACK, TAKEN_OVER, TAKING_OVER, state_of
+from deployment.evolution import BUILDING, CLAIMING, ROLLED_BACK, ROLLING_BACK, TAKEN_OVER, TAKING_OVER, state_of
 from deployment.query_record import QueryRecord, inner_name
 from formats.client_headers import VERSION
 from services.kafka.clusters import Cluster
@@ -272,3 +273,47 @@ def test_a_supervisor_that_is_killed_in_the_midst_goes_on_where_the_query_was(si
             sites.boreal.guard()
         sites.await_state(TAKEN_OVER)
         sites.check(number)
+
+
+def test_a_state_is_handed_on_between_sites_while_what_has_it_dies(sites: Trial) -> None:
+    """One that depends on all rows ever: former rows come again, and count no more. The monitor dies as it looks for the state;
+    then the source and a replica at the other site, and a replica of the version in charge; in the end both replicas of the new
+    one."""
+    if sites.record().beside is not None:
+        sites.settle()
+
+    def evolve(operators: Mapping[str, Any], *arguments: str) -> int:
+        sites.changes = {**sites.changes, "operators": operators, "output": list(operators)[-1]}
+        number = sites.next()
+        sites.columns[number] = {"rows"}
+        found = sites.boreal.json("query", "apply", str(sites.path), "--evolve", *arguments)
+        assert (found["version"], found["evolution"]["state"]) == (number, TAKEN_OVER)
+        return number
+
+    own = spec_of(rows="count(*)")
+    each = {"all": own["operators"]["all"], "each": {"distinct": "all", "on": ["key", "value"]}}
+    counted = {**each, "per_key": {**own["operators"]["per_key"], "aggregate": "each"}}
+    sites.changes = {**sites.changes, "tuning": {**own["tuning"], "history": "1ms", "checkpoint_interval": "500ms"}}
+    sites.check(evolve(counted))
+    sites.settle()
+    old, new = inner_name("counts", sites.charges[-1]), inner_name("counts", max(sites.columns) + 1)
+
+    def trimmed(site: str, side: str) -> int:
+        log = TopicPartition(f"{old}.log.{side}", 0)
+        with closing(sites.clusters[site].make_consumer()) as consumer:
+            return int(consumer.beginning_offsets([log])[log])
+
+    logs = {"a": "left", "b": "right"}
+    wait_until(lambda: all(trimmed(*log) for log in logs.items()), "rows are trimmed behind checkpoints", every_s=1.0)
+    sites.feed.repeats = True
+    since = sites.since()
+    dying = [(f"source.{old}.right",), (f"node.{new}.r1", "running"), (f"node.{old}.r0",)]
+    with sites.killing({CLAIMING: [("monitor",)], BUILDING: dying}):
+        number = evolve({**counted, "shown": {"map": "per_key", "select": {"key": "key", "rows": "rows"}}}, "--from", "state")
+    sites.check(number, since)
+    sites.settle()
+    for replica in ("r0", "r1"):
+        sites.kill(f"node.{new}.{replica}", "running")
+    before = {site: trimmed(site, side) for site, side in logs.items()}
+    wait_until(lambda: all(trimmed(*log) > before[log[0]] for log in logs.items()), "the logs are trimmed", every_s=1.0)
+    sites.check(number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,9 +15,21 @@ import pytest
 from kafka import TopicPartition
 
 from deployment.evolution import BUILDING, CLAIMING, LEAVING, TAKING_OVER
+from formats.json_text import time_us
 from services.kafka.clusters import Cluster
 from tests.stack.lives import wait_until
-from tests.stack.test_evolution import SECOND_US, SPEC, Feed, apply, await_windows, check, home_of, write_spec
+from tests.stack.test_evolution import (
+    KEYS,
+    SECOND_US,
+    SPEC,
+    Feed,
+    apply,
+    await_windows,
+    check,
+    given,
+    home_of,
+    write_spec,
+)
 from tests.stack.test_evolution_faults import at_states
 from tests.stack.test_stack import Commands
 
@@ -64,9 +77,9 @@ def topics(cluster: Cluster) -> set[str]:
     return {topic for topic in found if ".log." in topic or topic.endswith(".control")}
 
 
-def first_offset(cluster: Cluster, topic: str) -> int:
+def first_offset(cluster: Cluster, topic: str, partitions: int = 2) -> int:
     with closing(cluster.make_consumer()) as consumer:
-        return sum(consumer.beginning_offsets([TopicPartition(topic, partition) for partition in (0, 1)]).values())
+        return sum(consumer.beginning_offsets([TopicPartition(topic, number) for number in range(partitions)]).values())
 
 
 def rows_taken(boreal: Commands) -> int:
@@ -74,11 +87,11 @@ def rows_taken(boreal: Commands) -> int:
     return sum(source["rows"] for source in boreal.shown("show", "counts")["streams"].values())
 
 
-def forget_records(boreal: Commands, cluster: Cluster, feed: Feed) -> None:
-    """Delete all that the streams' topics hold, once the sources have it."""
+def forget_records(boreal: Commands, cluster: Cluster, feed: Feed, unseen: int = 0) -> None:
+    """Delete all that the streams' topics hold, once the sources have it. unseen: how many rows were gone when they began."""
     partitions = [TopicPartition(f"in.{side}", 0) for side in ("left", "right")]
     with feed.paused(), closing(cluster.make_consumer()) as consumer, closing(cluster.make_admin()) as admin:
-        wait_until(lambda: rows_taken(boreal) >= len(feed.rows), "the sources have all rows")
+        wait_until(lambda: unseen + rows_taken(boreal) >= len(feed.rows), "the sources have all rows")
         admin.delete_records(consumer.end_offsets(partitions))
 
 
@@ -136,5 +149,53 @@ def test_a_version_that_is_given_up_leaves_the_sources_and_the_next_one_shares_t
         boreal.json("query", "settle", "counts")
     await_windows(cluster, 2, version=4)
     assert [version for version, _ in check(cluster, feed, COLUMNS, window_us=WINDOW_US)] == [1, 2, 4]
+    boreal.json("query", "delete", "counts")
+    assert topics(cluster) == set()
+
+
+LOOK_S = 0.5
+
+
+def test_a_state_that_depends_on_all_rows_ever_is_handed_on_to_the_same_operator(
+    boreal: Commands, cluster: Cluster, feed: Feed
+) -> None:
+    """Each key is given once, by whatever version, though no log and no topic has the rows from which the first ones came. A
+    query of the same name has evolved before, and is deleted."""
+    if boreal.shown("list")["queries"]:
+        boreal.json("query", "delete", "counts")
+    unseen = sum(first_offset(cluster, f"in.{side}", 1) for side in ("left", "right"))
+    first = {"all": {"union": ["left", "right"]}, "first": {"distinct": "all", "on": ["key"]}}
+    spec = {**spec_of({"rows": "count(*)"}, replicas=2, shards=1), "operators": first, "output": "first"}
+    spec["tuning"] = {**spec["tuning"], "checkpoint_interval": "500ms"}
+    apply(boreal, spec)
+    wait_until(lambda: {row["key"] for *_, row in given(cluster)} == set(KEYS), "each key is there", every_s=LOOK_S)
+    [gone, *others] = KEYS
+    feed.keys = tuple(others)  # of the first key only the state knows from now on
+    wait_until(lambda: first_offset(cluster, "counts.log.left", 1) > 0, "rows are trimmed behind checkpoints", every_s=LOOK_S)
+    forget_records(boreal, cluster, feed, unseen)
+    shown = {"map": "first", "select": {"key": "key", "twice": "value * 2"}}
+    with at_states(cluster, {CLAIMING: lambda: os.kill(boreal.pid("monitor"), signal.SIGKILL)}):
+        evolved = {**spec, "operators": {**first, "shown": shown}, "output": "shown"}
+        taken_over = apply(boreal, evolved, "--evolve", "--from", "state")
+    assert (taken_over["version"], taken_over["evolution"]["state"]) == (2, "taken_over")
+    boreal.json("query", "settle", "counts")
+    for replica in ("r0", "r1"):
+        os.kill(boreal.pid(f"node.counts-2.{replica}"), signal.SIGKILL)
+    feed.keys = KEYS
+    wait_until(lambda: feed.rows[-1][1] == gone, "the first key comes again")
+    feed.keys = (*KEYS, "new")
+    wait_until(lambda: len(given(cluster)) > len(KEYS), "the new key is there", every_s=LOOK_S)
+    rows = given(cluster)
+    assert Counter(row["key"] for *_, row in rows) == Counter(feed.keys)
+    value = min(value for _, key, value in feed.rows if key == "new")
+    assert rows[-1] == (len(KEYS), 2, {"time": rows[-1][2]["time"], "key": "new", "twice": 2 * value})
+    forget_records(boreal, cluster, feed, unseen)
+    # A version with windows needs no such state, and no row from before the checkpoints.
+    counted = {**spec, "operators": SPEC["operators"], "output": "per_key"}
+    assert apply(boreal, counted, "--evolve", "--from", "state")["version"] == 3
+    await_windows(cluster, 2, version=3)
+    in_windows = Counter((at // SECOND_US, key) for at, key, _ in feed.rows)
+    for *_, row in [each for each in given(cluster) if each[1] == 3]:
+        assert row["rows"] == in_windows[time_us(row["window_start"]) // SECOND_US, row["key"]]
     boreal.json("query", "delete", "counts")
     assert topics(cluster) == set()

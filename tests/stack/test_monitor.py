@@ -21,12 +21,15 @@ from bench.warm_processes import AnyProcess, start_process
 from boreal.query.planner import plan
 from boreal.query.spec import load_query
 from deployment.events import RecordedEvent, read_event
-from deployment.evolution import BUILDING, TAKEN_OVER, TAKING_OVER, evolve, state_of
+from deployment.evolution import BUILDING, CLAIMING, TAKEN_OVER, TAKING_OVER, evolve, state_of
 from deployment.failures import Failures
 from deployment.layout import Layout, make_layout
 from deployment.query_record import QueryRecord, inner_name
+from deployment.shared_sources import STATE
 from formats.control_messages import ControlItem, acknowledge_item, instance_of
 from logs.checkpoints import Checkpoint
+from operators.graph import FragmentGraph
+from reconcile.events import InstanceId
 from services.hosting import failpoints
 from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
 from services.kafka.clusters import Cluster, make_clusters
@@ -493,3 +496,49 @@ def test_a_monitor_that_dies_at_each_step_of_an_evolution_takes_each_step_once(s
         found = look()
         assert proposed.takeover is not None
         assert (found.version, found.since, found.revision) == (2, proposed.takeover.at, record.revision + 2)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in failpoints.NAMES if name.startswith("monitor.")))
+def test_a_monitor_that_dies_as_it_hands_states_on_names_one_for_good_and_drops_the_others(site: Site, name: str):
+    """It waits while there is none. Where it dies before the record names one, the next life may choose another replica's."""
+    first = {"each": {"distinct": "jfk", "on": ["carrier"]}}
+    old = load_query(spec(site.name, operators=first, output="each"))
+    shown = {**first, "shown": {"map": "each", "select": {"carrier": "carrier"}}}
+    new = load_query(spec(site.name, operators=shown, output="shown"))
+    state = FragmentGraph(plan(old).fragments[0]).empty().encode()
+    inner, key = inner_name(site.name, 2), "jfk/0"
+
+    def checkpoint(who: InstanceId, number: int, time: int) -> Checkpoint:
+        return Checkpoint(str(who), number, time, time, (("each/0", 5),), ((key, 0),), state)
+
+    def look() -> QueryRecord:
+        with closing(QueryRegistry(site.home)) as registry:
+            return registry.load()[site.name]
+
+    with Players(site, old.dump()), closing(connect_redis(site.settings.redis)) as client:
+        former, store = RedisCheckpointStore(client, site.name), RedisCheckpointStore(client, inner)
+        ensure(site.home, query_topics(make_layout(new, ("a",), inner))["a"])
+        QueryRegistry(site.home).put(evolve(QueryRecord(site.name, old.dump(), 1), new, STATE))
+        eventually(lambda: "not there yet" in str((site.query.get("evolution") or {}).get("waits_for")), "it says so")
+        site.end()
+        former.put(checkpoint(R1, 7, 1_000_000))
+        site.start(name)
+        assert site.process is not None and site.process.wait(PATIENCE_S) == -signal.SIGKILL
+        is_written = name == "monitor.after_evolution"
+        assert (state_of(look()), store.instances()) == (BUILDING if is_written else CLAIMING, ["carried/main.r1.0"])
+        former.put(checkpoint(R0, 3, 2_000_000))
+        site.start()
+        eventually(lambda: state_of(look()) == BUILDING, "the next life names one, or finds it")
+        time_us, place = (1_000_000, ("carried/main.r1.0", 7)) if is_written else (2_000_000, ("carried/main.r0.0", 3))
+        beside = look().beside
+        assert beside is not None and beside.shared is not None
+        assert (beside.shared.states, beside.shared.first_ids) == ({"main/0": place}, {key: 0})
+        assert beside.shared.reach == {"jfk": time_us}
+        found = store.get(*place)
+        assert (found.time, found.next_ids, found.inputs) == (time_us, (), ((key, 0),))
+        left = [(owner, number) for owner in store.instances() for number in store.numbers(owner)]
+        if len(left) > 1:
+            eventually(lambda: not store.numbers("carried/main.r1.0"), "what it does not name is dropped")
+        assert store.get(*place) == found
+        store.forget()
+        former.forget()

@@ -25,7 +25,7 @@ from deployment.evolution import (
 )
 from deployment.layout import layout_of
 from deployment.query_record import QueryRecord, SharedSources, read_query_record, with_bucket
-from deployment.shared_sources import STATE, first_rows, newest, refuse_other_logs
+from deployment.shared_sources import STATE, first_rows, must_carry_states, newest, refuse_other_logs
 from deployment.watched_query import WatchedQuery
 from reconcile.events import InstanceId
 from services.kafka.topics import query_topics
@@ -68,8 +68,6 @@ UNBOUNDED = {"operators": {"each": {"distinct": "jfk", "on": ["carrier"]}}, "out
         ({}, {"tuning": {"bucket": "200ms"}}, "tuning.bucket"),
         ({}, {"delay_threshold": "1s"}, "delay_threshold"),
         ({}, {"operators": {}, "output": "jfk"}, "output"),
-        ({}, UNBOUNDED, "operators.each"),
-        ({**UNBOUNDED, "replicas": 2}, {**UNBOUNDED, "replicas": 2}, "operators.each"),
     ],
 )  # fmt: skip
 def test_a_version_that_could_not_read_the_logs_as_they_are_is_refused_by_the_first_difference(
@@ -95,7 +93,51 @@ def test_other_operators_replicas_engines_and_policies_are_not(changes: dict[str
 
 def test_all_rows_ever_are_there_where_a_lone_replica_keeps_them() -> None:
     lone = first(**UNBOUNDED).query
-    refuse_other_logs(lone, with_bucket(load_query({**SPEC, **UNBOUNDED, "engine": "spark"}), lone))
+    assert not must_carry_states(lone, with_bucket(load_query({**OTHER, **UNBOUNDED, "engine": "spark"}), lone))
+    assert not must_carry_states(first().query, first(**OTHER).query), "windows depend on rows that are kept"
+
+
+def distinct(**others: Any) -> dict[str, Any]:
+    """Two replicas of a query whose state depends on all rows ever, with other operators beside."""
+    operators = {"each": {"distinct": "jfk", "on": ["carrier"]}, **others}
+    return {"operators": operators, "output": list(operators)[-1], "replicas": 2}
+
+
+KEPT = distinct(few={"filter": "each", "where": "delay > 5"})
+SHOWN = {"map": "each", "select": {"carrier": "carrier"}}
+
+
+@pytest.mark.parametrize(
+    ("running", "new", "field"),
+    [
+        ({}, distinct(), "operators.each"),
+        (KEPT, distinct(each={"distinct": "jfk", "on": ["delay"]}), "operators.each"),
+        (KEPT, {"operators": {"some": SPEC["operators"]["some"], "each": {"distinct": "some", "on": ["carrier"]}},
+                "output": "each", "replicas": 2}, "operators.each"),
+        (KEPT, distinct(top={"top": "each", "k": 3, "order_by": "delay", "window": {"tumbling": "1s"}}), "operators.top"),
+        (KEPT, {**KEPT, "replicas": 1}, "replicas"),
+        (KEPT, {**KEPT, "fragments": {"f": {"operators": ["each"]}, "g": {"operators": ["few"]}}}, "fragments"),
+    ],
+)  # fmt: skip
+def test_a_state_of_all_rows_ever_is_handed_on_to_the_same_operators_alone(
+    running: dict[str, Any], new: dict[str, Any], field: str
+) -> None:
+    before = first(**running)
+    with pytest.raises(UserError) as refused:
+        evolve(before, with_bucket(load_query({**SPEC, **new}), before.query), STATE)
+    assert (refused.value.field, "--from earliest" in refused.value.fix) == (field, True)
+
+
+def test_a_version_with_the_same_states_begins_with_checkpoints_and_takes_over_from_their_time_on() -> None:
+    before = first(**KEPT)
+    record = evolve(before, with_bucket(load_query({**SPEC, **distinct(shown=SHOWN), "engine": "spark"}), before.query), STATE)
+    assert record.beside is not None and record.beside.shared == SharedSources(1, EARLIEST, states={})
+    states = {"main/0": ("main.r1.0/carried", 7)}
+    placed = claimed(record, {"jfk/0": 9}, {"jfk": NOW + 30 * SECOND}, states)
+    assert read_query_record(b"q", placed.to_json()) == ("q", placed)
+    waiting, why = step(placed, report())
+    assert waiting is None and "1970-01-01T00:17:10" in why
+    assert step(claimed(record, {"jfk/0": 9}, {"jfk": NOW}, states), report())[0] is not None
 
 
 def test_it_begins_with_the_rows_that_the_last_anchors_need() -> None:
@@ -186,6 +228,38 @@ def test_its_layout_has_the_logs_of_the_sources_and_makes_none() -> None:
     assert (own.topic_of(log), other.topic_of(log)) == ("q.log.jfk", "q.log.jfk")
     assert other.topic_of(LogId("each", "r0", 0)) == "q-2.log.each.r0"
     assert {topic.name for topic in query_topics(other)["a"]} == {"q-2.control", "q-2.log.each.r0", "q.dlq"}
+
+
+def test_at_two_sites_each_source_runs_where_its_stream_is_and_stays_there_with_its_log() -> None:
+    """Replicas of both versions are at both sites, and read the logs of both."""
+    sites = ("a", "b")
+    streams = {**SPEC["streams"], "lga": {**SPEC["streams"]["jfk"], "topic": "flights.lga", "site": "b"}}
+    query = {**SPEC, "streams": streams, "replicas": 2}
+    operators = {"some": {"union": ["jfk", "lga"]}, "each": WIDER}
+    counted = {"operators": {**operators, "each": SPEC["operators"]["each"]}, "streams": streams, "replicas": 2}
+    before = first(**counted)
+    record = evolve(before, with_bucket(load_query({**query, "operators": operators}), before.query), STATE)
+    placed = claimed(record, {"jfk/0": 7, "lga/0": 3}, {"jfk": NOW, "lga": NOW})
+    alone = let_go(settle(taken_over(placed)))
+
+    def names(record: QueryRecord, site: str) -> set[str]:
+        return {child.name for child in query_children(record, sites, [site])}
+
+    assert names(placed, "b") == {"source.q.lga", "node.q.r1", "node.q-2.r1", "egress.q.b"}
+    assert names(alone, "b") == {"source.q.lga", "node.q-2.r1", "egress.q.b"}
+    assert names(alone, "a") == {"source.q.jfk", "node.q-2.r0", "egress.q.a"}
+    layout = layout_of(alone.runs()[0], sites)
+    assert {(log.key, layout.site_of(log), layout.topic_of(log)) for log in layout.logs_of_sources} == {
+        ("jfk/0", "a", "q.log.jfk"),
+        ("lga/0", "b", "q.log.lga"),
+    }
+    for replica in ("r0", "r1"):
+        assert set(layout.input_logs(InstanceId("main", replica, 0))) == {"jfk/0", "lga/0"}
+    made = {site: {topic.name for topic in topics} for site, topics in query_topics(layout).items()}
+    assert made == {
+        "a": {"q-2.control", "q-2.log.each.r0", "q.dlq"},
+        "b": {"q-2.control", "q-2.log.each.r1", "q.dlq"},
+    }
 
 
 def test_nothing_is_trimmed_that_the_other_version_may_read() -> None:

@@ -130,3 +130,28 @@ def test_a_fragment_without_operators_passes_its_inputs_through() -> None:
 def test_another_graph_s_state_is_refused() -> None:
     with pytest.raises(CorruptError):
         graph_of(OPERATORS, "worst").decode(graph_of(OPERATORS, "counted").empty().encode())
+
+
+def test_the_state_of_the_same_operators_goes_on_in_another_graph() -> None:
+    """With an operator behind them, and one beside them that is gone."""
+    former = graph_of(OPERATORS, "worst")
+    shown = {"map": "seen", "select": {"k": "k", "n": "n + 1"}}
+    names = [name for name in OPERATORS if name not in ("joined", "worst")]
+    graph = graph_of({**{name: OPERATORS[name] for name in names}, "shown": shown}, "shown")
+    for seed in range(5):
+        rows, cut = rows_of(seed), Random(seed).randint(20, 180)
+        known = former.empty()
+        run(former, known, rows, -INFINITY, [cut])
+        carried = graph.decode(graph.carry(known.encode(), former, names))
+        whole = graph.empty()
+        run(graph, whole, rows, -INFINITY, [cut])
+        assert carried.encode() == whole.encode()
+        assert run(graph, carried, rows, cut, [INFINITY]) == run(graph, whole, rows, cut, [INFINITY])
+    assert graph.decode(graph.carry(known.encode(), former, ())).encode() == graph.empty().encode()
+    with pytest.raises(CorruptError):
+        graph.carry(graph.empty().encode(), former, names)
+
+
+def test_a_graph_knows_which_operators_remember_rows() -> None:
+    graph = graph_of(OPERATORS, "worst")
+    assert {name for name in OPERATORS if not graph.remembers(name)} == {"late", "shaped", "all"}

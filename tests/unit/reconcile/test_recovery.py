@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from boreal.model.frames import Anchor
 from reconcile.events import InstanceId
 from reconcile.instance import Instance
-from reconcile.recovery import Restart, VerifiedCheckpoint, plan_restart
+from reconcile.recovery import Beginning, Restart, VerifiedCheckpoint, plan_restart
 from sunion.tape import BEGINNING
 from tests.harness import plan_of, query_of
 
@@ -61,8 +63,20 @@ def test_a_later_lifes_first_checkpoint_counts_as_newer_than_any_of_an_earlier_l
 
 def test_inputs_that_do_not_begin_at_id_0_are_read_from_where_they_begin():
     first = {"a/0": 70, "b/0": 3}
-    [place] = plan_restart(1, -1, {}, None, None, first)
+    begins = Beginning(first)
+    [place] = plan_restart(1, -1, {}, None, None, begins)
     assert (place.position, place.inputs) == (BEGINNING, first)
-    saved_place, beginning = plan_restart(2, 0, {}, None, saved(90), first)
+    saved_place, beginning = plan_restart(2, 0, {}, None, saved(90), begins)
     assert saved_place.opened == {key: first.get(key, 0) for key in saved_place.inputs} and beginning.inputs == first
-    assert plan_restart(2, 0, {}, ANCHOR, None, first)[0].inputs == dict(ANCHOR.inputs)
+    assert plan_restart(2, 0, {}, ANCHOR, None, begins)[0].inputs == dict(ANCHOR.inputs)
+
+
+def test_an_instance_with_the_state_of_another_one_begins_with_that_and_never_without_a_state():
+    carried = replace(saved(60), next_ids=())
+    [place] = plan_restart(1, -1, {}, None, None, Beginning({"a/0": 5}, True, carried))
+    assert (place.position, place.muted_until, place.made, place.state) == (60, 60, {}, b"state")
+    assert (place.inputs, place.checkpoint) == ({"a/0": 5}, ("main.r0.0", 1))
+    better, again = plan_restart(2, 0, {"out/0": 3}, None, saved(90), Beginning({"a/0": 5}, True, carried))
+    assert (better.position, again.position, again.written) == (90, 60, {"out/0": 3})
+    assert [each.position for each in plan_restart(2, 0, {}, None, saved(90), Beginning({"a/0": 5}, True))] == [90]
+    assert plan_restart(2, 0, {}, None, None, Beginning({"a/0": 5}, True)) == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -18,9 +20,10 @@ from deployment.watched_query import WatchedQuery
 from reconcile.events import InstanceId
 from services.hosting.process import now_us
 from services.kafka.clusters import Cluster
-from services.kafka.settings import KafkaSettings, ServiceSettings
+from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings
+from services.monitor import monitor as monitor_module
 from services.monitor import reports as reports_module
-from services.monitor.monitor import MonitorProcess
+from services.monitor.monitor import CLAIM_RETRY_US, TICK_US, MonitorProcess
 from services.monitor.reports import QueryReports, Report, ReportWriter
 from tests.harness import query_of
 
@@ -66,6 +69,48 @@ def test_logs_of_sources_are_trimmed_no_further_than_all_versions_claim_that_rea
             monitor.queries[name].claims.acknowledge(who, [(key, first_id)], now_us())
         monitor._tick()
     assert sent == [("q", {"out/0": 9}), ("q", {"a/0": 5}), ("q", {"a/0": 5}), ("q-2", {"out/0": 5})]
+
+
+def claiming() -> QueryRecord:
+    """A version whose state depends on all rows ever is to begin with that of another one."""
+    first = {"first": {"distinct": "a", "on": ["k"]}}
+    shown = {**first, "shown": {"map": "first", "select": {"k": "k"}}}
+    running, new = (load_query(query_of(each, list(each)[-1], ("a",))) for each in (first, shown))
+    return evolve(QueryRecord("q", running.dump(), 1), new, STATE)
+
+
+def test_what_a_version_waits_for_is_said_while_redis_is_away_which_is_not_asked_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sites, now = {"a": KafkaSettings(bootstrap="127.0.0.1:1")}, [now_us()]
+    monitor = MonitorProcess(ServiceSettings(sites=sites, redis=RedisSettings(url="redis://127.0.0.1:1/0")))
+    asked: list[int] = []
+
+    def begin(write: Callable[[QueryRecord], None], record: QueryRecord) -> None:
+        asked.append(now[0])
+        write(record)
+
+    monkeypatch.setattr(monitor_module, "now_us", lambda: now[0])
+    monkeypatch.setattr(monitor, "_begin_writing", begin)
+    record = claiming()
+    monitor.queries = {run.name: WatchedQuery(run, ("a",), now[0]) for run in record.runs()}
+    for _ in range(2 * CLAIM_RETRY_US // TICK_US):
+        monitor._advance("q", record)
+        now[0] += TICK_US
+    assert [at - asked[0] for at in asked] == [0, CLAIM_RETRY_US]
+    evolution = monitor.queries["q"].evolution
+    assert evolution is not None and evolution["waits_for"].startswith("Redis: ")
+
+
+def test_nothing_is_stored_for_a_version_of_a_paused_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be paused because it is being deleted, with all that is stored."""
+    monitor = MonitorProcess(ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")}))
+    asked: list[int] = []
+    monkeypatch.setattr(monitor, "_begin_writing", lambda _, record: asked.append(record.revision))
+    for record in (claiming(), replace(claiming(), paused=True, revision=9)):
+        monitor.queries = {run.name: WatchedQuery(run, ("a",), now_us()) for run in record.runs()}
+        monitor._advance("q", record)
+    assert asked == [claiming().revision]
 
 
 def test_a_report_of_another_version_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,23 @@
-"""What a node counts as confirmed, since acknowledgements and checkpoints rest on it; and to whom it listens."""
+"""What a node counts as confirmed, since acknowledgements and checkpoints rest on it; to whom it listens; and with what it
+begins."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
+
+import pytest
 
 from boreal.model.frames import Boundary, Frame, LogId, Origin, State
 from boreal.query.spec import load_query
 from deployment.layout import make_layout
+from deployment.query_record import SharedSources
 from formats.control_messages import message_item
+from logs.checkpoints import Checkpoint, StoreUnavailableError
+from logs.memory_checkpoints import MemoryCheckpointStore
+from logs.restart import verified
 from reconcile.events import Heartbeat, InstanceId, Received
+from reconcile.recovery import Beginning
 from services.hosting.host import InboxItem, InstanceHost
 from services.node.node import KafkaOutlet, NodeProcess
 from services.storage.kafka_log import KafkaLog
@@ -61,3 +69,32 @@ def test_a_replica_that_the_query_had_once_is_not_listened_to() -> None:
         sender = InstanceId(me.fragment, replica, 0)
         node._hear(f"node.q.{replica}", [message_item(me, Heartbeat(sender, State.STABLE))])
     assert host.taken == [Received(Heartbeat(InstanceId(me.fragment, "r1", 0), State.STABLE))]
+
+
+class AwayStore(MemoryCheckpointStore):
+    """A store that does not answer."""
+
+    def get(self, instance: str, number: int) -> Checkpoint:
+        raise StoreUnavailableError("Redis: refused")
+
+
+def test_a_state_that_another_version_has_handed_on_is_begun_with_only_if_nothing_better_is_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One that cannot be read ends nothing: a partner's place may serve, or a log that still has all rows."""
+    node, me = NodeProcess.__new__(NodeProcess), InstanceId("main", "r1", 0)
+    store, owner = MemoryCheckpointStore(), "carried/main.r0.0"
+    state = Checkpoint(owner, 7, 500, 500, (), (("a/0", 40),), b"state")
+    store.put(state)
+    store.put(replace(state, number=9))
+    node.store, first_ids = store, {"a/0": 40}
+    node.shared = SharedSources(1, "earliest", {**first_ids, "b/0": 3}, {"a": 500}, {"main/0": (owner, 7)})
+    assert node._beginning(me, ["a/0"], False) == Beginning(first_ids, True, verified(state))
+    assert node._beginning(me, ["a/0"], True) == Beginning(first_ids, True)
+    store.blobs[owner][7] = store.blobs[owner][7][:-1]
+    for unreadable in (store, MemoryCheckpointStore(), AwayStore()):
+        node.store = unreadable
+        assert node._beginning(me, ["a/0"], False) == Beginning(first_ids, True)
+    assert caplog.text.count("the state with which main.r1.0 begins cannot be read") == 3
+    node.shared = replace(node.shared, states=None)
+    assert node._beginning(me, ["a/0"], False) == Beginning(first_ids)
