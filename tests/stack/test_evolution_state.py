@@ -15,8 +15,11 @@ import pytest
 from kafka import TopicPartition
 
 from deployment.evolution import BUILDING, CLAIMING, LEAVING, TAKING_OVER
+from deployment.query_record import QueryRecord
 from formats.json_text import time_us
 from services.kafka.clusters import Cluster
+from services.kafka.settings import ServiceSettings
+from services.stack.operations import Operations
 from tests.stack.lives import wait_until
 from tests.stack.test_evolution import (
     KEYS,
@@ -137,10 +140,16 @@ def test_sources_and_their_logs_stay_with_the_version_that_reads_them_and_are_tr
 def test_a_version_that_is_given_up_leaves_the_sources_and_the_next_one_shares_them_until_the_query_is_deleted(
     boreal: Commands, cluster: Cluster, feed: Feed
 ) -> None:
-    given_up: list[dict[str, Any]] = []
-    with at_states(cluster, {BUILDING: lambda: given_up.append(boreal.begin("query", "rollback", "counts"))}):
+    given_up: list[QueryRecord] = []
+    settings = ServiceSettings.model_validate(
+        {"sites": {"a": {"bootstrap": boreal.status()["kafka"]["a"]}}, "redis": {"url": boreal.status()["redis"]}}
+    )
+    with (
+        closing(Operations(settings)) as operations,
+        at_states(cluster, {BUILDING: lambda: given_up.append(operations.roll_back("counts"))}),
+    ):
         found = apply(boreal, spec_of({"rows": "count(*)"}), "--evolve", "--from", "state")
-    assert (found["version"], found["evolution"], given_up[0]["evolution"]) == (2, None, None)
+    assert (found["version"], found["evolution"], given_up[0].beside) == (2, None, None)
     egress = "egress.counts.a"
     with at_states(cluster, {TAKING_OVER: lambda: os.kill(boreal.pid(egress), signal.SIGKILL)}):
         evolved = apply(boreal, spec_of({"rows": "count(*)"}), "--evolve", "--from", "state")
