@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
-
-import pyarrow as pa
 
 from boreal.model.frames import Data, RecDone, Start, Undo
 from boreal.query.plan import Node, Plan
@@ -23,15 +18,12 @@ from simulation.families import make_scenario
 from simulation.invariants import Violation, check, check_operators
 from simulation.mutants import mutated
 from simulation.oracle import Oracle
+from simulation.pool import make_pool, prepare
 from simulation.run import Observation, observe
 from simulation.scenario import Scenario, make_reference
 
 CHUNK = 10
 """Seeds that a process takes at a time."""
-
-UNCOLLECTED = 200_000
-"""Objects that a process allocates before Python looks for cycles among them. A run has few, and looking often is a tenth of
-its time."""
 
 
 @dataclass
@@ -120,21 +112,11 @@ def _verdicts(seeds: int, first: int, mutant: str | None, processes: int) -> Ite
     """The seeds' verdicts in the order of the seeds, a chunk at a time."""
     chunks = [range(at, min(at + CHUNK, first + seeds)) for at in range(first, first + seeds, CHUNK)]
     if processes == 1 or len(chunks) <= 1:
-        _prepare()
+        prepare()
         yield from (_run_chunk(chunk, mutant) for chunk in chunks)
         return
-    # Spawned, not forked: Arrow's threads do not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(chunks)), context, initializer=_prepare) as pool:
+    with make_pool(min(processes, len(chunks))) as pool:
         yield from pool.map(_run_chunk, chunks, [mutant] * len(chunks))
-
-
-def _prepare() -> None:
-    """Set a process up for many short runs."""
-    pa.set_cpu_count(1)  # batches are small, and there is a process for each core
-    gc.set_threshold(UNCOLLECTED)
-    gc.collect()
-    gc.freeze()  # what the imports made is never looked through again
 
 
 def _run_chunk(chunk: range, mutant: str | None) -> list[SeedVerdict]:

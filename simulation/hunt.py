@@ -6,14 +6,13 @@ mutant.
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from simulation.campaign import ScenarioJudge
 from simulation.families import make_scenario
 from simulation.invariants import Violation
+from simulation.pool import make_pool
 
 CHUNK = 4
 """Seeds that a process takes at a time: the next chunks leave out the mutants that were caught."""
@@ -64,8 +63,7 @@ def _rounds(left: list[str], chunks: Iterator[range], processes: int) -> Iterato
     if processes == 1:
         yield from (_hunt_chunk(chunk, tuple(left)) for chunk in chunks)
         return
-    # Spawned, not forked: Arrow's threads do not survive a fork.
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+    with make_pool(processes) as pool:
         while together := [chunk for _, chunk in zip(range(processes), chunks, strict=False)]:
             found = pool.map(_hunt_chunk, together, [tuple(left)] * len(together))
             yield [catch for catches in found for catch in catches]

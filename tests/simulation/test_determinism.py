@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 
+import simulation.campaign as campaign
 from simulation.campaign import simulate
 from simulation.families import make_scenario
 from simulation.run import observe
@@ -38,7 +41,10 @@ def test_different_seeds_give_different_traces() -> None:
 
 
 @pytest.mark.parametrize("mutant", [None, "order_by_arrival"])
-def test_a_campaign_does_not_depend_on_how_many_processes_run_it(mutant: str | None) -> None:
+def test_a_campaign_does_not_depend_on_how_many_processes_run_it(
+    mutant: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign, "CHUNK", 3)
     seen: list[tuple[int, int]] = []
     alone = simulate(6, 3, mutant, processes=1, on_progress=lambda done, bad: seen.append((done, len(bad))))
     together = simulate(6, 3, mutant, processes=2)
@@ -46,3 +52,16 @@ def test_a_campaign_does_not_depend_on_how_many_processes_run_it(mutant: str | N
     assert set(alone) == {"seeds", "first", "violations", "faults", "coverage", "seconds"}
     assert seen[-1] == (6, len(alone["violations"]))
     assert bool(alone["violations"]) is (mutant is not None)
+
+
+def test_a_campaign_that_is_killed_leaves_no_process_behind() -> None:
+    command = [sys.executable, "-c", "from simulation.campaign import simulate; simulate(1_000_000, processes=2)"]
+    with psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as killed:
+        deadline = time.monotonic() + 60
+        while not (pool := [each for each in killed.children() if each.cpu_times().user > 0.5]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert pool, "it has begun"
+        children = killed.children()
+        killed.kill()
+        _, left = psutil.wait_procs(children, timeout=20)
+    assert left == []
