@@ -81,6 +81,7 @@ def test_workers_replace_each_other_and_roles_go_on_without_their_supervisor(joi
     before = joined.places()
     assert before["node.faults.r0"] != before["node.faults.r1"]
     with closing(StackInstallation(joined.settings)) as installation:
+        wait_until(lambda: len(installation.workers()) == len(workers), "the API has heard them", joined.explain)
         shown = [{each["name"]: each["roles"]} for each in installation.workers()]
     assert shown == [{name: sorted(role for role, at in before.items() if at == name)} for name in workers]
     with KafkaFeeder(joined, rows_per_second=50, period_s=0.1) as feeder, Ear(joined) as ear:
