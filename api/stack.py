@@ -204,7 +204,8 @@ class StackInstallation:
         return self._known(record, is_new)
 
     def change(self, name: str, fields: Mapping[str, Any], precondition: Precondition) -> Change:
-        return self._act(name, precondition, lambda *checked: self._operations.set(name, fields, *checked))
+        heard = self._record(name)
+        return self._act(name, precondition, lambda *checked: self._operations.set(name, fields, *checked, heard))
 
     def pause(self, name: str, paused: bool, precondition: Precondition) -> Change:
         return self._act(name, precondition, lambda *checked: self._operations.pause(name, paused, *checked))

@@ -91,6 +91,29 @@ def test_a_change_looks_at_topics_only_where_it_needs_others(operations: Operati
     assert operations.set("q", {"replicas": 3}).spec["replicas"] == 3 and looked == ["q"]
 
 
+def test_a_change_of_a_record_that_was_heard_looks_at_all_records_only_before_it_refuses(
+    operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[dict[str, QueryRecord]] = []
+    spec = query_of()
+    spec["streams"] = {name: {**stream, "topic": name} for name, stream in spec["streams"].items()}
+    newest = QueryRecord("q", load_query({**spec, "engine": "native"}).dump(), 2)
+    heard = replace(newest, revision=1)
+
+    def expect_newest(record: QueryRecord | None) -> None:
+        if record != newest:
+            raise UserError("If-Match", 2, "is not the revision", "read it again")
+
+    monkeypatch.setattr(operations, "queries", lambda: looks.append({"q": newest}) or looks[-1])
+    monkeypatch.setattr(operations, "_update", lambda name, decide, by: decide(newest))
+    change = {"delay_threshold": "9s"}
+    assert operations.set("q", change, heard=newest).revision == 3 and not looks
+    assert operations.set("q", change, expect_newest, heard=heard).revision == 3 and len(looks) == 1
+    with pytest.raises(UserError, match="delay_threshold"):
+        operations.set("q", {"delay_threshold": "soon"}, heard=newest)
+    assert len(looks) == 2
+
+
 @pytest.mark.parametrize(("running", "engine"), [("native", "native"), ("spark", "spark"), (None, "spark")])
 def test_a_file_that_names_no_engine_keeps_that_of_the_query_that_runs(
     operations: Operations, monkeypatch: pytest.MonkeyPatch, running: str | None, engine: str
