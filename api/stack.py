@@ -205,7 +205,7 @@ class StackInstallation:
 
     def change(self, name: str, fields: Mapping[str, Any], precondition: Precondition) -> Change:
         heard = self._record(name)
-        return self._act(name, precondition, lambda *checked: self._operations.set(name, fields, *checked, heard))
+        return self._act(name, precondition, lambda check, by: self._operations.set(name, fields, check, by, heard))
 
     def pause(self, name: str, paused: bool, precondition: Precondition) -> Change:
         return self._act(name, precondition, lambda *checked: self._operations.pause(name, paused, *checked))

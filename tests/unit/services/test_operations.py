@@ -94,7 +94,7 @@ def test_a_change_looks_at_topics_only_where_it_needs_others(operations: Operati
 def test_a_change_of_a_record_that_was_heard_looks_at_all_records_only_before_it_refuses(
     operations: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks: list[dict[str, QueryRecord]] = []
+    looks: list[int] = []
     spec = query_of()
     spec["streams"] = {name: {**stream, "topic": name} for name, stream in spec["streams"].items()}
     newest = QueryRecord("q", load_query({**spec, "engine": "native"}).dump(), 2)
@@ -104,7 +104,11 @@ def test_a_change_of_a_record_that_was_heard_looks_at_all_records_only_before_it
         if record != newest:
             raise UserError("If-Match", 2, "is not the revision", "read it again")
 
-    monkeypatch.setattr(operations, "queries", lambda: looks.append({"q": newest}) or looks[-1])
+    def look() -> dict[str, QueryRecord]:
+        looks.append(newest.revision)
+        return {"q": newest}
+
+    monkeypatch.setattr(operations, "queries", look)
     monkeypatch.setattr(operations, "_update", lambda name, decide, by: decide(newest))
     change = {"delay_threshold": "9s"}
     assert operations.set("q", change, heard=newest).revision == 3 and not looks
