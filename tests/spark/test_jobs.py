@@ -190,7 +190,7 @@ def test_another_life_begins_with_a_copy_that_came_to_the_store(bench: Bench) ->
 
 @pytest.mark.parametrize(
     "victim",
-    ["worker", "JVM", *(pytest.param(v, marks=pytest.mark.soak) for v in ("driver", "driver and its checkpoint"))],
+    ["worker", *(pytest.param(v, marks=pytest.mark.soak) for v in ("JVM", "driver", "driver and its checkpoint"))],
 )
 def test_what_dies_in_the_midst_of_orders_loses_and_changes_nothing(bench: Bench, victim: str) -> None:
     job = bench.job

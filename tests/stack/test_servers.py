@@ -190,6 +190,7 @@ def test_no_server_outlives_a_test_run(tmp_path: Path, ending: str) -> None:
     eventually(lambda: has_ended(pid))
 
 
+@pytest.mark.soak
 def test_a_broker_uses_the_archive_of_its_classes_and_needs_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     archive = tmp_path / "classes.jsa"
     for module in (servers, class_archive):
