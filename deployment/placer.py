@@ -18,7 +18,8 @@ Rules:
     time, a replica before a role that has no partner, and only of a query whose roles are all ready; the next when it is
     ready there. So a worker that comes back takes its share gradually.
  5. A placer that begins keeps the roles where the record has them, if they run in the wanted configuration.
- 6. Of two workers of one name, the one that was heard first has it, as long as it is heard.
+ 6. Of two workers of one name, the one that was heard first has it, as long as it is heard. One that the record of an earlier
+    placer has was there before all that a new one hears.
 """
 
 from __future__ import annotations
@@ -285,8 +286,8 @@ class Placer:
         self.number = max(self.number, record.number)
         self._inherited = dict(record.roles)
         for at in record.roles.values():
-            if at.incarnation not in self._workers:
-                self._workers[at.incarnation] = _Worker(at.worker, at.incarnation, now, now, None)
+            worker = self._workers.setdefault(at.incarnation, _Worker(at.worker, at.incarnation, now, now, None))
+            worker.first_heard_at = 0
         for name in sorted(self._roles):
             self._inherit(name, now)
 
@@ -404,7 +405,7 @@ class Placer:
         holders, refused = self._holders(), {}
         for incarnation, worker in self._workers.items():
             holder = holders[worker.name]
-            if holder is not worker and holder.heard_at > worker.first_heard_at:
+            if holder is not worker and holder.report is not None and holder.heard_at > worker.first_heard_at:
                 refused[incarnation] = f"another worker of site {self.site} has the name {worker.name}: give --name"
             elif worker.report is not None and worker.report.program != self.program:
                 refused[incarnation] = (

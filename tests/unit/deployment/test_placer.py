@@ -9,7 +9,22 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployment.placer import DETECTION_US, GATHERING_US, RoleUnwanted, RoleWeighed, WorkerHeard
+from deployment.placement_record import Assignment, PlacementRecord, RoleReport, WorkerReport
+from deployment.placer import (
+    DETECTION_US,
+    GATHERING_US,
+    PlacementChanged,
+    Placer,
+    PlacerTick,
+    RecordFound,
+    RolesKnown,
+    RoleUnwanted,
+    RoleWanted,
+    RoleWeighed,
+    SelfHeard,
+    WorkerHeard,
+    config_of,
+)
 from tests.thoroughness import some
 from tests.unit.deployment.placing import HEARTBEAT_US, Site, Worker, roles_of
 
@@ -200,6 +215,23 @@ def test_of_two_workers_of_one_name_the_second_is_refused_and_disturbs_nobody() 
     site.run(DETECTED_S + 2)
     all_run(site)
     assert second.hosted.refused is None and second.incarnation in site.places().values()
+
+
+def test_another_supervisor_hears_the_second_of_a_name_first_and_the_one_that_runs_roles_keeps_it() -> None:
+    [child, *_] = roles_of("q")
+    first = Assignment("w1", "first", 1, 1, config_of(child))
+    placer = Placer("a", "1")
+    second = WorkerReport(first.worker, "second", "m", "1", 0, {})
+    placer.handle(WorkerHeard(second), 1_000_000)
+    placer.handle(RecordFound(PlacementRecord("a", 1, "1", {child.name: first})), 1_100_000)
+    for event in (RoleWanted(child), RolesKnown(), SelfHeard()):
+        placer.handle(event, 1_200_000)
+    assert placer.handle(PlacerTick(), 1_300_000) == [], "the first may be dead"
+    runs = {child.name: RoleReport(1, True)}
+    placer.handle(WorkerHeard(replace(second, incarnation="first", roles=runs)), 1_400_000)
+    [changed] = placer.handle(PlacerTick(), 1_500_000)
+    assert isinstance(changed, PlacementChanged)
+    assert changed.record.refused.keys() == {"second"} and changed.record.roles == {child.name: first}
 
 
 def test_a_worker_of_another_program_is_refused_and_says_why() -> None:
