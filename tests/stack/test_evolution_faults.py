@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,11 +23,20 @@ from kafka import TopicPartition
 from deployment.evolution import BUILDING, CLAIMING, ROLLED_BACK, ROLLING_BACK, TAKEN_OVER, TAKING_OVER, state_of
 from deployment.query_record import QueryRecord, inner_name
 from formats.client_headers import VERSION
-from services.kafka.clusters import Cluster
+from services.kafka.clusters import make_clusters
 from services.kafka.queries import QueryRegistry
-from services.kafka.settings import ServiceSettings
 from tests.stack.lives import records_of, replayed, values_of, wait_until
-from tests.stack.test_evolution import STALL_S, Feed, await_windows, check, given, slowest_new_ms, spec_of
+from tests.stack.test_evolution import (
+    STALL_S,
+    Feed,
+    at_states,
+    await_windows,
+    check,
+    given,
+    settings_of,
+    slowest_new_ms,
+    spec_of,
+)
 from tests.stack.test_stack import PATIENCE_S, ROOT, Commands, have_ended
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.soak, pytest.mark.xdist_group("servers")]
@@ -50,7 +59,7 @@ class Trial:
     """The versions that were in charge, in order."""
 
     def __post_init__(self) -> None:
-        self.clusters = clusters_of(self.boreal)
+        self.clusters = make_clusters(settings_of(self.boreal), "test")
         self.home = self.clusters["a"]
         self.write(COLUMNS[0])
         assert self.boreal.json("query", "apply", str(self.path))["live"]
@@ -150,29 +159,6 @@ class Trial:
     def since(self) -> int:
         self.feed.stall_s = 0.0
         return time.time_ns() // 1_000
-
-
-@contextmanager
-def at_states(cluster: Cluster, acts: Mapping[str, Callable[[], object]]) -> Iterator[None]:
-    """Do something when the query comes to a state from now on, once for each. The states are all come to before this ends."""
-    with closing(QueryRegistry(cluster)) as registry:
-        left, before = dict(acts), registry.load()["counts"].revision
-
-        def see(name: str, record: QueryRecord | None) -> None:
-            is_new = record is not None and record.revision > before  # a watch begins with all that there was
-            act = left.pop(str(state_of(record)), None) if record is not None and is_new else None
-            if act is not None:
-                act()
-
-        with closing(registry.watch(see)):
-            yield
-    assert not left, f"it was never {', '.join(left)}"
-
-
-def clusters_of(boreal: Commands) -> dict[str, Cluster]:
-    addresses = boreal.status()["kafka"]
-    settings = ServiceSettings.model_validate({"sites": {site: {"bootstrap": each} for site, each in addresses.items()}})
-    return {site: Cluster(site, settings, "test") for site in addresses}
 
 
 @contextmanager

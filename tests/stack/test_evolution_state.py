@@ -18,7 +18,6 @@ from deployment.evolution import BUILDING, CLAIMING, LEAVING, TAKING_OVER
 from deployment.query_record import QueryRecord
 from formats.json_text import time_us
 from services.kafka.clusters import Cluster
-from services.kafka.settings import ServiceSettings
 from services.stack.operations import Operations
 from tests.stack.lives import wait_until
 from tests.stack.test_evolution import (
@@ -27,13 +26,14 @@ from tests.stack.test_evolution import (
     SPEC,
     Feed,
     apply,
+    at_states,
     await_windows,
     check,
     given,
     home_of,
+    settings_of,
     write_spec,
 )
-from tests.stack.test_evolution_faults import at_states
 from tests.stack.test_stack import Commands
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
@@ -141,11 +141,8 @@ def test_a_version_that_is_given_up_leaves_the_sources_and_the_next_one_shares_t
     boreal: Commands, cluster: Cluster, feed: Feed
 ) -> None:
     given_up: list[QueryRecord] = []
-    settings = ServiceSettings.model_validate(
-        {"sites": {"a": {"bootstrap": boreal.status()["kafka"]["a"]}}, "redis": {"url": boreal.status()["redis"]}}
-    )
     with (
-        closing(Operations(settings)) as operations,
+        closing(Operations(settings_of(boreal))) as operations,
         at_states(cluster, {BUILDING: lambda: given_up.append(operations.roll_back("counts"))}),
     ):
         found = apply(boreal, spec_of({"rows": "count(*)"}), "--evolve", "--from", "state")
