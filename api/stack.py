@@ -44,6 +44,7 @@ from deployment.layout import Layout, layout_of
 from deployment.liveness import Liveness
 from deployment.placement_record import WORKER
 from deployment.query_record import QueryRecord
+from deployment.status_fields import shown_worker
 from deployment.watched_query import WatchedQuery
 from embedded.recording import Recording, Span, record
 from formats.dead_letter import LetterChoice, LetterPage, ReplayOutcome
@@ -61,9 +62,6 @@ from services.storage.recorded_logs import RecordedLogs
 
 HEARD_WITHIN_S = 5.0
 """How long a read waits for what it needs to know, and a change until it is heard of."""
-
-WORKER_SHOWN = ("site", "name", "host", "machine", "program", "problem")
-"""The fields of a worker's status that are shown as they are."""
 
 MASK = "**********"
 SECRET_WORDS = ("password", "secret", "token", "key", "credential")
@@ -176,7 +174,7 @@ class StackInstallation:
             for _, said in sorted(self._statuses.newest().items())
             if said["kind"] == WORKER and not said["leaves"] and said["at_ms"] >= now_ms - SILENT_AFTER_S * 1_000
         ]
-        return [{**{field: said[field] for field in WORKER_SHOWN}, "roles": sorted(said["roles"])} for said in heard]
+        return [{**shown_worker(said), "machine": said["machine"], "roles": sorted(said["roles"])} for said in heard]
 
     def config(self) -> Mapping[str, Any]:
         shown: dict[str, Any] = self._settings.model_dump(mode="json")

@@ -12,13 +12,13 @@ All replicas begin with the same checkpoint, and so give the same ids, whatever 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from boreal.model.errors import UserError
 from boreal.model.frames import Anchor
 from boreal.query.plan import Fragment, Plan
-from deployment.shared_sources import lost_rows, same_operators
+from deployment.shared_sources import first_rows, lost_rows, same_operators
 from logs.checkpoints import Checkpoint, CheckpointStore
 from operators.graph import FragmentGraph
 from reconcile.events import InstanceId
@@ -33,11 +33,11 @@ HoldsRows = Callable[[str, int], bool]
 class CarriedStates:
     """The states with which a version begins, and from where it reads on."""
 
-    first_ids: dict[str, int] = field(default_factory=dict)
+    first_ids: Mapping[str, int]
     """The id of the first row, by 'stream/partition'."""
-    reach: dict[str, int] = field(default_factory=dict)
+    reach: Mapping[str, int]
     """The event time (us) from which on it has all rows that the states do not hold, by the name of the edge."""
-    states: dict[str, tuple[str, int]] = field(default_factory=dict)
+    states: Mapping[str, tuple[str, int]]
     """The owner and the number of the checkpoint, by 'fragment/shard'."""
 
 
@@ -55,27 +55,31 @@ def carry_states(
     follows it; CorruptError if it is of another query; what the stores and `is_held` raise."""
     old, fragment = running.fragments[0], new.fragments[0]
     same, before, after = same_operators(old, fragment), FragmentGraph(old), FragmentGraph(fragment)
-    found = CarriedStates()
+    places: dict[tuple[str, int], Anchor | None] = {}
+    states: dict[str, tuple[str, int]] = {}
     for shard in range(old.shards):
         newest = _newest(former, old, shard)
         for key, first_id in newest.inputs:
             if not is_held(key, first_id):
                 raise lost_rows(key, first_id)
-            name = key.rpartition("/")[0]
-            found.first_ids[key] = min(found.first_ids.get(key, first_id), first_id)
-            found.reach[name] = max(found.reach.get(name, newest.time), newest.time)
+        places[old.name, shard] = _place(newest)
         # Replicas may use the same number for different states. So the owner names the replica too: what the record names
         # always means the same state.
         owner, state = f"{_PREFIX}{newest.instance}", after.carry(newest.state, before, same)
         store.put(replace(newest, instance=owner, needs=newest.time, next_ids=(), state=state))
-        found.states[f"{fragment.name}/{shard}"] = owner, newest.number
-    return found
+        states[f"{fragment.name}/{shard}"] = owner, newest.number
+    first_ids, reach = first_rows(running, places)
+    return CarriedStates(first_ids, reach, states)
 
 
 def newest_place(store: CheckpointStore, fragment: Fragment, shard: int) -> Anchor:
     """From where a version without these states reads on, as if it were the last anchor: by a state that depends on all rows
     ever, an anchor needs the first one. UserError while the shard has no checkpoint; what the store raises."""
-    newest = _newest(store, fragment, shard)
+    return _place(_newest(store, fragment, shard))
+
+
+def _place(newest: Checkpoint) -> Anchor:
+    """From where one reads on that has this state: it needs no row from before it."""
     return Anchor(newest.time, newest.time, newest.next_ids, newest.inputs)
 
 

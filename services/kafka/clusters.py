@@ -22,6 +22,8 @@ from kafka.errors import (
 from boreal.client.kafka_clients import make_client
 from services.kafka.settings import ServiceSettings
 
+ANSWERED_WITHIN_MS = 10_000
+"""How long those who write and read records of the installation wait for Kafka's answer."""
 MAX_FRAME_BYTES = 64 << 20
 """Maximum size of a frame, and so of a record, in bytes."""
 REQUEST_TIMEOUT_MS = 3_000
@@ -100,6 +102,16 @@ class Cluster:
             "metadata_max_age_ms": 60_000,
         }
         return make_client(KafkaProducer, {**self._common, **manner, **settings, **options})
+
+    def make_writer(self, transactional_id: str, answered_within_ms: int) -> KafkaProducer:
+        """A producer of a few transactions. Where Kafka does not answer within the time, a call raises KafkaError."""
+        return self.make_producer(
+            transactional_id=transactional_id,
+            bootstrap_timeout_ms=answered_within_ms,
+            max_block_ms=answered_within_ms,
+            delivery_timeout_ms=answered_within_ms,
+            transaction_timeout_ms=answered_within_ms,
+        )
 
     def make_consumer(self, *, read_committed: bool = False, **options: Any) -> KafkaConsumer:
         """A consumer without a group: partitions are assigned explicitly, and it never resets its offset by itself. options:

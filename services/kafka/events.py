@@ -12,8 +12,8 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 
 from deployment.events import RecordedEvent, read_event
-from services.kafka.clusters import Cluster
-from services.kafka.fenced_writer import ANSWERED_WITHIN_MS, FencedWriter
+from services.kafka.clusters import ANSWERED_WITHIN_MS, Cluster
+from services.kafka.fenced_writer import FencedWriter
 from services.kafka.topics import EVENTS
 
 WRITER = "boreal.events.writer"

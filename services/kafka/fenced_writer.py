@@ -15,9 +15,8 @@ from collections.abc import Callable
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from services.kafka.clusters import Cluster, close_producer, is_fenced, log_retry
+from services.kafka.clusters import ANSWERED_WITHIN_MS, Cluster, close_producer, is_fenced, log_retry
 
-ANSWERED_WITHIN_MS = 10_000
 _RETRY_S = 0.5
 
 
@@ -74,13 +73,7 @@ class FencedWriter(ABC):
                 self._changed.wait(_RETRY_S)
 
     def _begin(self) -> KafkaProducer:
-        producer = self._home.make_producer(
-            transactional_id=self._writer,
-            bootstrap_timeout_ms=ANSWERED_WITHIN_MS,
-            max_block_ms=ANSWERED_WITHIN_MS,
-            delivery_timeout_ms=ANSWERED_WITHIN_MS,
-            transaction_timeout_ms=ANSWERED_WITHIN_MS,
-        )
+        producer = self._home.make_writer(self._writer, ANSWERED_WITHIN_MS)
         try:
             producer.init_transactions()
             self._catch_up()

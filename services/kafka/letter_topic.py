@@ -40,10 +40,9 @@ from formats.dead_letter import (
     text_of,
 )
 from intake.intake import BOUNDARY_HEADER, POSTED_HEADER, REPLAYED_HEADER, replay_mark
-from services.kafka.clusters import Cluster, close_producer, is_fenced
+from services.kafka.clusters import ANSWERED_WITHIN_MS, Cluster, close_producer, is_fenced
 from services.kafka.topics import dead_letter_topic
 
-ANSWERED_WITHIN_MS = 10_000
 WRITER = "boreal.replay"
 """With the query's name, the transactional id of all that put its records back."""
 PIECE = 2_000
@@ -136,13 +135,7 @@ class LetterTopic:
     def _replay(self, choice: LetterChoice, topics: Mapping[str, str], limit: int, by: str) -> ReplayOutcome:
         """One attempt."""
         done = 0
-        producer = self._cluster.make_producer(
-            transactional_id=f"{WRITER}.{self._query}",
-            bootstrap_timeout_ms=ANSWERED_WITHIN_MS,
-            max_block_ms=ANSWERED_WITHIN_MS,
-            delivery_timeout_ms=ANSWERED_WITHIN_MS,
-            transaction_timeout_ms=ANSWERED_WITHIN_MS,
-        )
+        producer = self._cluster.make_writer(f"{WRITER}.{self._query}", ANSWERED_WITHIN_MS)
         try:
             producer.init_transactions()
             with closing(self._consumer()) as consumer:

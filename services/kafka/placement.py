@@ -13,8 +13,8 @@ from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaTimeoutError
 
 from deployment.placement_record import PlacementRecord, PlacementUnreadable, read_placement
-from services.kafka.clusters import Cluster
-from services.kafka.fenced_writer import ANSWERED_WITHIN_MS, FencedWriter
+from services.kafka.clusters import ANSWERED_WITHIN_MS, Cluster
+from services.kafka.fenced_writer import FencedWriter
 from services.kafka.follower import TopicFollower
 from services.kafka.topics import PLACEMENT
 

@@ -17,11 +17,10 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 from boreal.model.errors import UserError
 from deployment.audit import QueryChange
 from deployment.query_record import QueryRecord, public_name, read_query_record
-from services.kafka.clusters import Cluster, close_producer, is_fenced
+from services.kafka.clusters import ANSWERED_WITHIN_MS, Cluster, close_producer, is_fenced
 from services.kafka.follower import TopicFollower
 from services.kafka.topics import QUERIES
 
-ANSWERED_WITHIN_MS = 10_000
 WRITER = "boreal.queries.writer"
 """The transactional id of all writers: Kafka lets only the last one that began commit."""
 BY = "by"
@@ -83,7 +82,7 @@ class QueryRegistry:
         while True:
             begins = self._turn is None
             try:
-                turn = self._turn = self._turn or _Turn(self._make_writer(), self.load)
+                turn = self._turn = self._turn or _Turn(self._cluster.make_writer(WRITER, ANSWERED_WITHIN_MS), self.load)
                 old = turn.records.get(name)
                 if is_unanswered and old == new:
                     return new
@@ -179,15 +178,6 @@ class QueryRegistry:
             on_change(QueryChange(name, found, float(record.timestamp), by.decode() if by is not None else None))
 
         return TopicFollower(self._cluster, QUERIES, take, read_committed=True)
-
-    def _make_writer(self) -> KafkaProducer:
-        return self._cluster.make_producer(
-            transactional_id=WRITER,
-            bootstrap_timeout_ms=ANSWERED_WITHIN_MS,
-            max_block_ms=ANSWERED_WITHIN_MS,
-            delivery_timeout_ms=ANSWERED_WITHIN_MS,
-            transaction_timeout_ms=ANSWERED_WITHIN_MS,
-        )
 
 
 class _Turn:

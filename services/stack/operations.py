@@ -260,14 +260,13 @@ class Operations:
             _refuse_while_it_evolves(record, wanted)
             return _follow(record, replace(record, spec=wanted.dump()))
 
+        known = heard or self.query(name)
         try:
-            known = heard or self.query(name)
             wanted = decide(known)
         except UserError:
             if heard is None:
                 raise
-            known = self.query(name)
-            wanted = decide(known)
+            return self.set(name, changes, check, by)
         # A look at all topics takes longer than the rest of a change of X, which needs none.
         if query_topics(self.layout(wanted.query)) != query_topics(self.layout(known.query)):
             self.prepare([wanted.query])

@@ -22,7 +22,7 @@ class Topic:
         self.is_written = is_written
         self.record = QueryRecord("q", {}, 1)
 
-    def make_producer(self, **_: Any) -> Producer:
+    def make_writer(self, transactional_id: str, answered_within_ms: int) -> Producer:
         return Producer(self)
 
 
