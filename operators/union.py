@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 
 from boreal.model.errors import UserError
@@ -43,7 +42,7 @@ class UnionOperator:
         times = merged.column(0).to_numpy()
         if (times[1:] >= times[:-1]).all():
             return merged
-        return merged.take(pa.array(np.argsort(times, kind="stable")))
+        return merged.take(pa.array(times.argsort(kind="stable")))
 
     def needs(self, time: int) -> int:
         return time

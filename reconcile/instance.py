@@ -228,15 +228,16 @@ class Instance:
     def status(self) -> Status:
         """The instance as it is now. Other threads may call this. During a call of `handle` the fields may be of different
         moments."""
+        path_after_us, skew_us = self._path_after(), self.skew_us
         return Status(
             state=self.state,
             incarnation=self.restart.incarnation,
             delay_threshold_us=self.delay_threshold_us,
-            least_threshold_us=self.least_threshold_us,
+            least_threshold_us=least_threshold_us(self.plan, self.engine.latency_us + path_after_us + skew_us),
             alpha_x_us=self.sunion.alpha_x_us,
-            skew_us=self.skew_us,
+            skew_us=skew_us,
             engine_latency_us=self.engine.latency_us,
-            path_after_us=self._path_after(),
+            path_after_us=path_after_us,
             is_engine_busy=bool(self.engine.under_way),
             missing=self.sunion.missing(),
             position=self.sunion.base.position,
@@ -246,7 +247,7 @@ class Instance:
             redo_tuples=self.redo_tuples,
             held_rows=sum(link.port.held_rows for link in self.links),
             checkpoint_bytes=self.engine.copied_bytes,
-            inputs=tuple(link.status() for link in self.links),
+            inputs=tuple([link.status() for link in self.links]),
         )
 
     def can_correct(self, now: int) -> bool:
@@ -264,16 +265,10 @@ class Instance:
         return self.engine.delay_threshold_us
 
     @property
-    def least_threshold_us(self) -> int:
-        """The smallest X that leaves time to hold a bucket back, in microseconds. It follows from the measured latency of the
-        host and of the path after this instance, and from the skew of its clock."""
-        return least_threshold_us(self.plan, self.engine.latency_us + self._path_after() + self.skew_us)
-
-    @property
     def skew_us(self) -> int:
         """How far our clock is behind the clocks that stamped the recent input, in microseconds, as far as the stamps show
         it."""
-        return max([link.skew_us for link in self.links], default=0)
+        return max([link.lead.value for link in self.links], default=0)
 
     @property
     def silence_us(self) -> int:
@@ -357,7 +352,7 @@ class Instance:
                 if not candidate.is_behind:
                     link.compare_clocks(frame, now)
                 if frame.time > port.boundary and not candidate.is_behind and self.state is State.STABLE:
-                    link.hops.append(max(now - frame.sent, 0))
+                    link.hop.note(max(now - frame.sent, 0))
                 port.take_boundary(frame, now)
             case Undo() | Start():
                 port.revoke(now)
@@ -707,7 +702,7 @@ class Instance:
         # Producers may hold a bucket back for their whole alpha*X. It must still arrive here before it is overdue by our clock.
         rest = self.engine.latency_us + self._path_after() + self.skew_us + self.plan.spread_us(self.fragment)
         for link in self.links:
-            micros = max(link.hops, default=0) * 3 // 2 + rest
+            micros = link.hop.value * 3 // 2 + rest
             effects += [Send(who, PathAfter(self.me, link.port.key, micros)) for who in link.to_tell(micros, is_reminder)]
 
     def _lacking(self) -> tuple[str, ...]:
@@ -774,7 +769,7 @@ class Instance:
     def _path_after(self) -> int:
         """The largest latency from here to a client, in microseconds, by the last messages of the readers."""
         told = tuple(self.path_after.values())  # a copy, because other threads call this, too
-        return max((micros for micros, _ in told), default=0)
+        return max([micros for micros, _ in told], default=0)
 
     def _forget_readers(self) -> None:
         """Forget the path latencies of readers that were not heard for long. They no longer read this instance."""

@@ -15,7 +15,29 @@ from sunion.sunion import Merge
 from sunion.tape import MAX_NOTES, Tape
 
 HOP_SAMPLES = 256
-"""The number of recent boundaries whose latency and clock lead are kept, for each port."""
+"""The number of recent boundaries whose latency and clock lead count, for each port."""
+
+
+class RecentLargest:
+    """The largest of the last HOP_SAMPLES values. Only values that may still become the largest are kept."""
+
+    def __init__(self) -> None:
+        self.value = 0
+        """The largest of them; 0 if there are none. Other threads may read it."""
+        self._noted = 0
+        self._falling: deque[tuple[int, int]] = deque()
+        """(number, value), with falling values."""
+
+    def note(self, value: int) -> None:
+        """Note a value, which is not negative."""
+        falling = self._falling
+        while falling and falling[-1][1] <= value:
+            falling.pop()
+        self._noted += 1
+        falling.append((self._noted, value))
+        if falling[0][0] <= self._noted - HOP_SAMPLES:
+            falling.popleft()
+        self.value = falling[0][1]
 
 
 @dataclass(slots=True)
@@ -30,22 +52,23 @@ class Link:
     """The instances that write the stream. They are sent the latency of the path after them; none for a source."""
     read_turn: int = 0
     """How many answers to reads were empty or unavailable. It selects the replica for the next read."""
-    hops: deque[int] = field(default_factory=lambda: deque(maxlen=HOP_SAMPLES))
-    """The latest latencies from the producer's sending of a boundary to its arrival here, in microseconds."""
-    leads: deque[int] = field(default_factory=lambda: deque(maxlen=HOP_SAMPLES))
-    """How far the stamps of the latest boundaries were ahead of our clock, in microseconds; 0 if they were not."""
+    hop: RecentLargest = field(default_factory=RecentLargest)
+    """The latencies from the producer's sending of a boundary to its arrival here, in microseconds."""
+    lead: RecentLargest = field(default_factory=RecentLargest)
+    """How far the stamps of boundaries were ahead of our clock, in microseconds; 0 if they were not."""
     told: dict[InstanceId, tuple[int, int]] = field(default_factory=dict)
     """For each producer: the latency of the path that it was told last, in microseconds, and in which incarnation."""
-    skew_us: int = 0
-    """The largest of `leads`: how far our clock is behind at least, in microseconds. 0 does not prove that the clock is
-    right."""
+
+    @property
+    def skew_us(self) -> int:
+        """How far our clock is behind at least, in microseconds. 0 does not prove that the clock is right."""
+        return self.lead.value
 
     def compare_clocks(self, boundary: Boundary, now: int) -> None:
         """R9: note how far the stamps of a boundary are ahead of our clock. A boundary was stamped before it arrived, so a
         later stamp shows that our clock is behind. The stamps are the producer's time of sending, and the source's time of
         ingest, from which deadlines count."""
-        self.leads.append(max(boundary.sent - now, boundary.ingest - now, 0))
-        self.skew_us = max(self.leads)
+        self.lead.note(max(boundary.sent - now, boundary.ingest - now, 0))
 
     def to_tell(self, micros: int, is_reminder: bool) -> list[InstanceId]:
         """The producers that are to be told this latency of the path, because it is news for them, or to remind them: a message
@@ -76,7 +99,7 @@ class Link:
             read_from=live.log.replica,
             heard_at=live.seen,
             skew_us=self.skew_us,
-            hop_us=max(tuple(self.hops), default=0),  # a copy, because another thread may add to it
+            hop_us=self.hop.value,
             producers=self.producers,
         )
 

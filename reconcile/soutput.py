@@ -228,10 +228,11 @@ class SOutput:
             yield from self._pieces(half, whole_buckets)
 
     def _write_piece(self, track: _Track, rows: pa.RecordBatch, step: Step) -> list[Append]:
-        t_max = bucket_end(rows.column(0)[-1].as_py(), self.bucket_us)
+        times = rows.column(0).to_numpy()
+        t_max = bucket_end(int(times[-1]), self.bucket_us)
         if step.tentative:
             # An earlier incarnation has already written the stable rows up to this time.
-            rows = rows.slice(int(rows.column(0).to_numpy().searchsorted(track.written_to, side="right")))
+            rows = rows.slice(int(times.searchsorted(track.written_to, side="right")))
             if not rows.num_rows:
                 return []
             first_id = track.visible + track.tentative

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from boreal.model.frames import State
 from reconcile.events import InstanceId
 
 
-@dataclass(frozen=True, slots=True)
-class PortStatus:
+class PortStatus(NamedTuple):
     """One input partition."""
 
     key: str
@@ -34,8 +33,7 @@ class PortStatus:
     """The instances that write the logs of this input; none for a source."""
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(NamedTuple):
     """An instance as it is now. Durations are in microseconds of the run clock, event times in microseconds."""
 
     state: State

@@ -269,7 +269,8 @@ class SourceFeeder:
         if edge.partitions == 1:
             return [rows]
         homes = self._homes[edge.name][first:last]
-        return [rows.take(pa.array(np.flatnonzero(homes == partition))) for partition in range(edge.partitions)]
+        places = [np.flatnonzero(homes == partition) for partition in range(edge.partitions)]
+        return [rows.take(pa.array(chosen)) if len(chosen) else rows.slice(0, 0) for chosen in places]
 
     def _reached(self, stream: str) -> int:
         since, until = self.stalls.get(stream, (0, 0))

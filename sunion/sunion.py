@@ -228,7 +228,7 @@ class SUnion:
 
     def missing(self) -> tuple[str, ...]:
         """The names of the ports that tentative steps omit: silent ones, and failed ones behind the leading view (R11)."""
-        return tuple(port.name for port in self.ports if self._is_missing(port))
+        return tuple([port.name for port in self.ports if self._is_missing(port)])
 
     def healed(self, now: int, replay_from: int) -> Heal | None:
         """How tentative steps can be corrected at the clock value `now` (R16); None if they cannot.
@@ -438,7 +438,7 @@ class SUnion:
 
     def _stable_step(self) -> Step | None:
         view = self.base
-        through = self._floor(min(cursor.boundary(port.tape) for cursor, port in zip(view.cursors, self.ports, strict=True)))
+        through = self._floor(min([cursor.boundary(port.tape) for cursor, port in zip(view.cursors, self.ports, strict=True)]))
         if through <= view.position:
             return None
         if view.position < self.muted_until:
@@ -733,7 +733,7 @@ class SUnion:
         times = np.concatenate(parts)
         if (times[1:] >= times[:-1]).all():
             return merged
-        return merged.take(pa.array(np.argsort(times, kind="stable")))
+        return merged.take(pa.array(times.argsort(kind="stable")))
 
     def _ingest(self, taken: Sequence[_Taken], upto: int) -> Ingest:
         """The ingest time from which each bucket of a step counts (R8): the earlier of those of its oldest row and of the first

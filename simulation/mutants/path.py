@@ -37,7 +37,7 @@ def tell_only_the_next_hop(patch: Patch) -> None:
 
     def next_hop(instance: Instance, message: PathAfter) -> int:
         [link] = (link for link in instance.links if link.port.key == message.key)
-        return max(link.hops, default=0) * 3 // 2
+        return link.hop.value * 3 // 2
 
     _tell(patch, next_hop)
 
