@@ -17,6 +17,8 @@ class DelayWindow:
         self.rows = 0
         self.violations = 0
         self._kept: deque[tuple[int, np.ndarray]] = deque()
+        self._summary_ms: dict[str, float | None] | None = None
+        """What `summary_ms` returned last; None if it is out of date. Many readers may ask between two rows."""
 
     def add(self, now_us: int, delays_us: np.ndarray) -> None:
         """Add the delays, in microseconds, of rows that reached the client at `now_us`."""
@@ -24,11 +26,17 @@ class DelayWindow:
         self.violations += int((delays_us > self.x_us).sum())
         if len(delays_us):
             self._kept.append((now_us, delays_us))
+            self._summary_ms = None
         self._forget(now_us)
 
     def summary_ms(self, now_us: int) -> dict[str, float | None]:
         """p50, p99 and max, in milliseconds; None if there was no new row in the last minute."""
         self._forget(now_us)
+        if self._summary_ms is None:
+            self._summary_ms = self._summarize()
+        return dict(self._summary_ms)
+
+    def _summarize(self) -> dict[str, float | None]:
         if not self._kept:
             return {"p50": None, "p99": None, "max": None}
         delays = np.concatenate([delays for _, delays in self._kept])
@@ -38,3 +46,4 @@ class DelayWindow:
     def _forget(self, now_us: int) -> None:
         while self._kept and self._kept[0][0] < now_us - KEPT_US:
             self._kept.popleft()
+            self._summary_ms = None
