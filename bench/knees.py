@@ -21,6 +21,7 @@ from deployment.placement_record import PlacementRecord, RoleReport, WorkerRepor
 from deployment.placer import (
     DETECTION_US,
     GATHERING_US,
+    SAY_EVERY_US,
     PlacementChanged,
     Placer,
     PlacerTick,
@@ -107,8 +108,8 @@ def _joined(size: int, children: list[Child]) -> Iterator[Figure]:
     yield Figure(f"{size:,} roles: a second of what those workers say", took * 1_000, "ms")
     yield Figure(f"{size:,} roles: a decision where nothing moves", _seconds(lambda: tick(3 * SECOND_US)) * 1_000, "ms")
     lost_at = 3 * SECOND_US + DETECTION_US + 1
-    for second in (4, 5, 6):
-        placer.handle(SelfHeard(), second * SECOND_US)
+    for now in range(3 * SECOND_US, lost_at, SAY_EVERY_US):
+        hear(names[1:], now)
     hear(names[1:], lost_at)
     yield Figure(f"{size:,} roles: a worker that has joined is lost", _seconds(lose) * 1_000, "ms")
 

@@ -9,8 +9,9 @@ returns the effects in order. Events are only noted; what follows from them is d
 
 Rules:
  1. What is decided is one numbered record (`deployment.placement_record`). Whatever runs goes on without the placer.
- 2. A worker is lost when it has not been heard for DETECTION_US. That counts only while the supervisor hears itself: else
-    nobody can be heard, and nothing is decided. A worker that says that it leaves is lost at once.
+ 2. A worker is lost when it is silent for SILENCES times its longest recent silence: on a calm machine LEAST_DETECTION_US,
+    and on a busy one up to DETECTION_US. Silence counts only while the supervisor hears somebody, and while it does not
+    hear itself, nothing is decided. A worker that says that it leaves is lost at once.
  3. A role goes where `Places.choose` says, at once. Only the first workers of a site are waited for (GATHERING_US), so
     that those that start together share the roles.
  4. Roles stay where they are, but for three reasons to move: the worker is of another program version, or, for a replica,
@@ -35,8 +36,17 @@ from deployment.placement_record import Assignment, PlacementRecord, WorkerRepor
 from deployment.query_record import public_name
 from deployment.supervision import Child
 
+SAY_EVERY_US = 150_000
+"""How often a worker says that it is there."""
+SILENCES = 4
+"""A worker is lost after so many times its longest recent silence."""
 DETECTION_US = 3_000_000
-"""A worker that is not heard for so long is lost. It says something twice a second."""
+"""A worker is lost after this silence at the latest, and a new one, of which nothing is known yet, not before."""
+LEAST_DETECTION_US = 800_000
+"""A worker is not lost before this silence."""
+HEARING_US = 500_000
+"""Of the time between two things that were heard, at most so much counts as silence of the others: in the rest nobody could be
+heard, and what was said then may still come."""
 DEAF_AFTER_US = 2_000_000
 """A supervisor that has not heard itself for so long cannot judge who is silent."""
 GATHERING_US = 1_000_000
@@ -191,6 +201,17 @@ class _Worker:
     first_heard_at: int
     heard_at: int
     report: WorkerReport | None  # None: it is known from the record alone
+    listened_us: int  # the placer's, when it was heard last
+    silence_us: int = DETECTION_US // SILENCES  # its longest recent one
+
+    @property
+    def patience_us(self) -> int:
+        return min(max(SILENCES * self.silence_us, LEAST_DETECTION_US), DETECTION_US)
+
+    def hear(self, report: WorkerReport, now: int, listened_us: int) -> None:
+        # What is recent fades by half in some 140 signs: half a minute.
+        self.silence_us = max(listened_us - self.listened_us, self.silence_us * 199 // 200)
+        self.heard_at, self.report, self.listened_us = now, report, listened_us
 
 
 @dataclass(slots=True)
@@ -214,6 +235,9 @@ class Placer:
     _begun_at: int | None = None
     _are_known: bool = False
     _self_heard_at: int | None = None
+    _any_heard_at: int | None = None
+    _listened_us: int = 0
+    """The time in which others could be heard."""
     _gathered_at: int | None = None
     _moved: str | None = None
     _move_by: int = 0
@@ -242,7 +266,8 @@ class Placer:
             case WorkerHeard(report):
                 return self._hear(report, now)
             case SelfHeard():
-                self._hear_self(now)
+                self._listen(now)
+                self._self_heard_at = now
             case RoleWeighed(name, weight):
                 if name in self._roles:
                     self._roles[name].weight = weight
@@ -286,7 +311,7 @@ class Placer:
         self.number = max(self.number, record.number)
         self._inherited = dict(record.roles)
         for at in record.roles.values():
-            worker = self._workers.setdefault(at.incarnation, _Worker(at.worker, at.incarnation, now, now, None))
+            worker = self._workers.setdefault(at.incarnation, self._new_worker(at.worker, at.incarnation, now, None))
             worker.first_heard_at = 0
         for name in sorted(self._roles):
             self._inherit(name, now)
@@ -305,7 +330,7 @@ class Placer:
         """What follows, and the record if it has changed."""
         if self._begun_at is None or not self._are_known:
             return []
-        effects = [] if self._is_deaf(now) else self._lose(now)
+        effects = [] if self._is_deaf(now) else self._lose()
         self._refuse()
         effects += self._stop_waiting(now)
         if not self._is_deaf(now):
@@ -327,21 +352,23 @@ class Placer:
     def _is_deaf(self, now: int) -> bool:
         return self._self_heard_at is None or now - self._self_heard_at > DEAF_AFTER_US
 
-    def _hear_self(self, now: int) -> None:
-        if self._is_deaf(now):
-            # Nobody could be heard: silence counts from now on.
-            for worker in self._workers.values():
-                worker.heard_at = now
-        self._self_heard_at = now
+    def _listen(self, now: int) -> None:
+        if self._any_heard_at is not None:
+            self._listened_us += min(now - self._any_heard_at, HEARING_US)
+        self._any_heard_at = now
+
+    def _new_worker(self, name: str, incarnation: str, now: int, report: WorkerReport | None) -> _Worker:
+        return _Worker(name, incarnation, now, now, report, self._listened_us)
 
     def _hear(self, report: WorkerReport, now: int) -> list[PlacerEffect]:
         if report.number > self.number:
             # A record that is lost, such as with the topic. Numbers must rise nevertheless.
             self.number, self._has_changed = report.number, True
+        self._listen(now)
         worker = self._workers.get(report.incarnation)
         if worker is None:
-            worker = self._workers[report.incarnation] = _Worker(report.name, report.incarnation, now, now, report)
-        worker.heard_at, worker.report = now, report
+            worker = self._workers[report.incarnation] = self._new_worker(report.name, report.incarnation, now, report)
+        worker.hear(report, now, self._listened_us)
         if self._gathered_at is None:
             self._gathered_at = now + GATHERING_US
         effects: list[PlacerEffect] = []
@@ -366,8 +393,10 @@ class Placer:
         elif report.number >= role.at.start:
             yield from self._drop(name, LOST, f"{report.name} does not run it")
 
-    def _lose(self, now: int) -> list[PlacerEffect]:
-        silent = [each.incarnation for each in self._workers.values() if now - each.heard_at > DETECTION_US]
+    def _lose(self) -> list[PlacerEffect]:
+        silent = [
+            each.incarnation for each in self._workers.values() if self._listened_us - each.listened_us > each.patience_us
+        ]
         return [effect for incarnation in silent for effect in self._lose_worker(incarnation, "is not heard")]
 
     def _lose_worker(self, incarnation: str, what: str) -> list[PlacerEffect]:

@@ -32,6 +32,7 @@ from deployment.hosted_roles import (
     RoleOver,
 )
 from deployment.placement_record import Assignment, WorkerReport, worker_process
+from deployment.placer import SAY_EVERY_US
 from deployment.query_record import QueryRecord, public_name
 from services.hosting.connections import Connections, MakeRole
 from services.hosting.process import EXIT_FAILED, EXIT_STOPPED, THREAD_SWITCH_S, StatusPublisher, now_us, program_version
@@ -39,8 +40,6 @@ from services.kafka.placement import follow_placement
 from services.kafka.settings import ServiceSettings
 from services.worker.role_threads import ROLES, RoleRequest, RoleThreads
 
-SAY_EVERY_S = 0.5
-"""How often it says that it is there: several times in `deployment.placer.DETECTION_US`."""
 _LOOK_S = 0.1
 _RECORD_WITHIN_S = 10.0
 """A query's record, which the supervisor has read, is here within this time."""
@@ -96,9 +95,9 @@ class JoinedWorker:
         _logger.info("%s joins site %s as %s", self._name, self._site, self._incarnation)
         say_at = time.monotonic()
         while not stopping.is_set() and not self._is_done():
-            has_changed = self._turn()
+            has_changed = self._turn(min(max(say_at - time.monotonic(), 0), _LOOK_S))
             if has_changed or time.monotonic() >= say_at:
-                say_at = time.monotonic() + SAY_EVERY_S
+                say_at = time.monotonic() + SAY_EVERY_US / 1e6
                 publisher.now()
         follower.close()
         self._threads.end_all()
@@ -109,11 +108,11 @@ class JoinedWorker:
     def _is_done(self) -> bool:
         return self._hosted.refused is not None and not self._hosted.report()
 
-    def _turn(self) -> bool:
-        """Handle what has come, or wait briefly. Returns whether the status has changed."""
+    def _turn(self, within_s: float) -> bool:
+        """Handle what has come, or wait so long at most. Returns whether the status has changed."""
         before = self._hosted.number, self._hosted.report(), self._ready()
         try:
-            event: HostEvent = self._inbox.get(timeout=_LOOK_S)
+            event: HostEvent = self._inbox.get(timeout=within_s)
         except queue.Empty:
             event = HostTick()
         for effect in self._hosted.handle(event, now_us()):

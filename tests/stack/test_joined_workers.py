@@ -2,63 +2,30 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 from api.stack import StackInstallation
-from bench.deployment import PATIENCE_S, DeployedProcess, Deployment, KafkaFeeder, wait_until
-from deployment.placement_record import worker_process
+from bench.deployment import PATIENCE_S, KafkaFeeder, wait_until
+from bench.joined_deployment import SUPERVISOR, JoinedDeployment
 from deployment.placer import DETECTION_US
-from deployment.supervision import Child
-from services.kafka.statuses import Statuses
 from tests.stack.breaking import QUERY, X_S, Bench, Ear, report
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
-HOSTED = ("source", "node", "egress", "monitor")
 
-
-class Joined(Deployment):
+class Joined(JoinedDeployment):
     """Its roles run where the supervisor places them."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root, QUERY, without=HOSTED, has_links=False)
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        self.followed = Statuses(self.clusters["a"])
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.followed.close()
-        super().__exit__()
-
-    def statuses(self) -> dict[str, dict[str, Any]]:
-        return self.followed.newest()
-
-    def begin(self, name: str, *command: str) -> DeployedProcess:
-        self.add(Child(name, name.partition(".")[0], None, (sys.executable, "-m", *command)))
-        return self.services[name]
-
-    def join(self, name: str, called: str = "") -> DeployedProcess:
-        """A worker; called: its name among the services, by default that of its status."""
-        return self.begin(called or worker_process("a", name), "boreal", "worker", "--site", "a", "--name", name)
 
     def starts(self) -> dict[str, int]:
         """Of each role, the number of the record with which it was started."""
         workers = [said for name, said in self.statuses().items() if name.startswith("worker.")]
         return {role: said["start"] for worker in workers for role, said in worker["roles"].items()}
-
-    def places(self) -> dict[str, str]:
-        """The worker of each role, as the supervisor says."""
-        entries: Any = self.statuses().get("supervisor", {"processes": ()})["processes"]
-        return {entry["name"]: entry["worker"] for entry in entries if entry["query"] and entry["state"] == "running"}
 
     def shares(self) -> list[int]:
         """How many roles each worker runs."""
@@ -70,8 +37,8 @@ class Joined(Deployment):
 
 @pytest.fixture
 def joined(tmp_path: Path) -> Iterator[Joined]:
-    with Joined(tmp_path) as deployment:
-        deployment.begin("supervisor", "services.stack.supervisor", "--workers", "joined")
+    with Joined(tmp_path, QUERY) as deployment:
+        deployment.begin("supervisor", *SUPERVISOR)
         yield deployment
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from deployment.hosted_roles import BeginRole, HostedRoles, HostTick, PlacementRead, RoleOver
 from deployment.placement_record import PlacementRecord, WorkerReport, read_placement
 from deployment.placer import (
+    SAY_EVERY_US,
     PlacementChanged,
     Placer,
     PlacerEffect,
@@ -24,7 +25,7 @@ from deployment.placer import (
 from deployment.supervision import Child
 
 STEP_US = 100_000
-HEARTBEAT_US = 500_000
+HEARTBEAT_US = SAY_EVERY_US
 PROGRAM = "1"
 
 

@@ -13,6 +13,7 @@ from deployment.placement_record import Assignment, PlacementRecord, RoleReport,
 from deployment.placer import (
     DETECTION_US,
     GATHERING_US,
+    LEAST_DETECTION_US,
     PlacementChanged,
     Placer,
     PlacerTick,
@@ -26,7 +27,7 @@ from deployment.placer import (
     config_of,
 )
 from tests.thoroughness import some
-from tests.unit.deployment.placing import HEARTBEAT_US, Site, Worker, roles_of
+from tests.unit.deployment.placing import HEARTBEAT_US, STEP_US, Site, Worker, roles_of
 
 DETECTED_S = (DETECTION_US + HEARTBEAT_US) / 1e6 + 0.2
 BEGUN_S = GATHERING_US / 1e6 + 3
@@ -159,6 +160,50 @@ def test_while_the_supervisor_hears_nothing_nobody_counts_as_dead() -> None:
     site.run(5)
     all_run(site)
     assert len(site.records) == before
+
+
+def lost_after_s(site: Site, worker: Worker) -> float:
+    """How long it takes from the last sign of a worker until its roles are placed elsewhere."""
+    spoke_at = worker.spoke_at
+    site.kill(worker)
+    while worker.incarnation in site.places().values():
+        site.run(STEP_US / 1e6)
+    return (site.now - spoke_at) / 1e6
+
+
+def test_a_worker_that_has_spoken_regularly_is_lost_within_a_second() -> None:
+    site, workers = site_of(2, 3)
+    site.run(60)
+    assert LEAST_DETECTION_US / 1e6 < lost_after_s(site, workers[0]) <= LEAST_DETECTION_US / 1e6 + 0.3
+
+
+def test_a_new_worker_and_one_that_is_slow_to_speak_are_waited_for() -> None:
+    site, workers = site_of(2, 3)
+    assert lost_after_s(site, workers[0]) > 2
+    for _ in range(30):
+        workers[1].is_frozen = True
+        site.run(0.6)
+        workers[1].is_frozen = False
+        site.run(1.4)
+    assert not [each for each in site.ended if workers[1].name in each.why]
+    assert 2 < lost_after_s(site, workers[1]) <= DETECTED_S
+
+
+def test_a_supervisor_that_stood_still_takes_nobody_for_dead_whom_it_hears_first_then() -> None:
+    site, workers = site_of(2, 3)
+    site.run(60)
+    before = len(site.records)
+    for pause_s in (1.1, 5.3, 60.7):
+        site.is_cut = True
+        site.run(pause_s)
+        site.is_cut = False
+        for worker in workers:  # what each has said meanwhile comes after what the others have
+            for _ in range(5):
+                site.tell(WorkerHeard(worker.report(site.now)))
+                site.tell(PlacerTick())
+        site.run(2)
+    all_run(site)
+    assert len(site.records) == before and not site.ended
 
 
 def test_a_worker_that_was_frozen_ends_what_it_has_lost_and_takes_its_share() -> None:
