@@ -6,11 +6,38 @@ import argparse
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.settings import ApiSettings
 
 END_WITHIN_S = 1
 """How long open streams may delay the end, in seconds."""
+
+MOST_HEAD_BYTES = 64 << 10
+"""So much may come of a request's line and headers after their first packet. Nobody has shown a token by then."""
+
+
+class Http(HttpToolsProtocol):
+    """uvicorn's protocol, which alone would gather headers without an end."""
+
+    _is_in_head = False
+    _head_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        began_before = self._is_in_head
+        super().data_received(data)
+        if began_before and self._is_in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
+                self.send_400_response(f"The headers of a request may have {MOST_HEAD_BYTES} bytes.")
+
+    def on_message_begin(self) -> None:
+        self._is_in_head, self._head_bytes = True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        super().on_headers_complete()
 
 
 def server_config(app: FastAPI, settings: ApiSettings) -> uvicorn.Config:
@@ -19,6 +46,7 @@ def server_config(app: FastAPI, settings: ApiSettings) -> uvicorn.Config:
         app,
         host=settings.host,
         port=settings.port,
+        http=Http,
         log_level="warning",
         log_config=None,  # as the process logs
         ssl_certfile=settings.certificate,

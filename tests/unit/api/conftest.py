@@ -16,6 +16,7 @@ from api import create_app
 from api.dashboard import add_dashboard
 from api.jobs import Jobs
 from api.models import EXAMPLE_SPEC
+from api.server import server_config
 from api.settings import ApiSettings
 from api.tokens import Role, TokenStore
 from services.stack.servers import free_port
@@ -80,7 +81,7 @@ def address(installation: MemoryInstallation, tokens: TokenStore, jobs: Jobs) ->
     """Where the API listens, on a real socket."""
     port = free_port()
     app = create_app(ApiSettings(), installation, tokens, jobs)
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(server_config(app, ApiSettings(port=port)))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

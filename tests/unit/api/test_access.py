@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import socket
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import pytest
 from fastapi.routing import APIRoute
@@ -20,6 +25,7 @@ from api.dependencies import Requires
 from api.gate import BODY_BYTES_MAX
 from api.jobs import Jobs
 from api.models import EXAMPLE_SPEC
+from api.server import MOST_HEAD_BYTES
 from api.settings import ApiSettings
 from api.tokens import Role, TokenStore
 from boreal.model.errors import UserError
@@ -150,6 +156,25 @@ def test_a_body_that_is_too_long_is_refused_also_where_its_length_is_not_said(ad
     long = b" " * (BODY_BYTES_MAX + 1)
     problem(admin.post(QUERIES, content=long), 413, "body")
     problem(admin.post(QUERIES, content=iter([long])), 413, "body")
+
+
+def test_headers_without_an_end_are_refused_and_long_bodies_are_not(address: str, tokens: TokenStore) -> None:
+    host, port = urlsplit(address).hostname, urlsplit(address).port
+    assert host is not None and port is not None
+    piece = b"x" * (16 << 10)
+    with socket.create_connection((host, port), timeout=10) as endless:
+        endless.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nA: ")
+        with suppress(ConnectionError):  # it is closed while we still send
+            for _ in range(2 * MOST_HEAD_BYTES // len(piece) + 16):
+                endless.sendall(piece)
+        assert endless.recv(1 << 10).startswith(b"HTTP/1.1 400")
+    body = json.dumps({**EXAMPLE_SPEC, "name": "x" * 3 * MOST_HEAD_BYTES})
+    headers = {"Authorization": f"Bearer {tokens.create('me', [Role.ADMIN])[1]}"}
+    with closing(HTTPConnection(host, port, timeout=10)) as kept_open:
+        for method, sent, status in 2 * (("POST", body, 422), ("GET", None, 200)):
+            kept_open.request(method, "/api/v1/queries", sent, headers)
+            answer = kept_open.getresponse()
+            assert (answer.status, bool(answer.read())) == (status, True)
 
 
 def test_a_token_that_calls_too_often_waits_and_others_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
