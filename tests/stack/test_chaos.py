@@ -20,10 +20,13 @@ from tests.stack.test_stack import QUERY, Commands, call, feed, wait_until, wind
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 
-@pytest.fixture(scope="module")
-def boreal(tmp_path_factory: pytest.TempPathFactory, servers: Path) -> Iterator[Commands]:
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("0", id="own processes"), pytest.param("2", id="workers", marks=pytest.mark.soak)],
+)
+def boreal(tmp_path_factory: pytest.TempPathFactory, servers: Path, request: pytest.FixtureRequest) -> Iterator[Commands]:
     commands = Commands(tmp_path_factory.mktemp("chaos") / "data")
-    commands.begin("up", "--allow-chaos")
+    commands.begin("up", "--allow-chaos", "--workers", request.param)
     commands.guard()
     path = commands.data.parent / "counts.yaml"
     path.write_text(f"{QUERY}tuning: {{checkpoint_interval: 1s}}\n")
