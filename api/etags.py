@@ -30,7 +30,7 @@ def precondition(name: str, if_match: str | None, if_none_match: str | None) -> 
         raise UserError("If-None-Match", if_none_match, "contradicts If-Match", "send one of the two")
     if if_match.strip() == "*":
         return Precondition(must_exist=True)
-    return Precondition(tuple(_revision(name, tag.strip()) for tag in if_match.split(",")))
+    return Precondition(tuple(_revision(name, tag.strip()) for tag in if_match.split(",")), said=if_match)
 
 
 def _revision(name: str, tag: str) -> int:

@@ -69,6 +69,8 @@ class Precondition:
     """The record must have one of these revisions; None: any."""
     must_exist: bool | None = None
     """True: there must be a record. False: there must be none. None: either."""
+    said: str = "*"
+    """If-Match as the caller wrote it."""
     by: str = "api"
     """Who changes it, for the event of the change."""
 
@@ -79,14 +81,11 @@ class Precondition:
             raise PreconditionError("If-None-Match", "*", problem, "leave out If-None-Match to replace it", current)
         if (self.must_exist or self.revisions is not None) and current is None:
             problem = f"does not hold: there is no query {name}"
-            raise PreconditionError("If-Match", self._said(), problem, "leave out If-Match to create it", None)
+            raise PreconditionError("If-Match", self.said, problem, "leave out If-Match to create it", None)
         if self.revisions is not None and current is not None and current.revision not in self.revisions:
             problem = f"does not hold: {name} has revision {current.revision} now"
             fix = "read it again, and repeat the change if it is still wanted"
-            raise PreconditionError("If-Match", self._said(), problem, fix, current)
-
-    def _said(self) -> str:
-        return "*" if self.revisions is None else ", ".join(f'"{revision}"' for revision in self.revisions)
+            raise PreconditionError("If-Match", self.said, problem, fix, current)
 
 
 ANY = Precondition()

@@ -31,7 +31,7 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(dlq, name="dlq")
 
 
-@dlq.callback(invoke_without_command=True)
+@dlq.callback(invoke_without_command=True, epilog="Example: boreal dlq show departures")
 def _dlq(context: typer.Context) -> None:
     """Show the records that a query has refused, its dead letters, and put them back after a fix."""
     options.show_help_alone(context)

@@ -58,7 +58,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The query's name.", s
 query = typer.Typer()
 
 
-@query.callback(invoke_without_command=True)
+@query.callback(invoke_without_command=True, epilog="Example: boreal query apply departures.yaml")
 def _query(context: typer.Context) -> None:
     """Apply, change, show and remove queries: through the API where one runs here, else over Kafka."""
     options.show_help_alone(context)

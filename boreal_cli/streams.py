@@ -18,7 +18,7 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(stream, name="stream")
 
 
-@stream.callback(invoke_without_command=True)
+@stream.callback(invoke_without_command=True, epilog="Example: boreal stream list")
 def _stream(context: typer.Context) -> None:
     """Show what the queries read."""
     options.show_help_alone(context)

@@ -27,7 +27,7 @@ Data = Annotated[
 ]
 
 
-@token.callback(invoke_without_command=True)
+@token.callback(invoke_without_command=True, epilog="Example: boreal token create me --role admin")
 def _token(context: typer.Context) -> None:
     """Make, list and revoke tokens for callers of the API. Only their hashes are kept, in the data directory of the API."""
     options.show_help_alone(context)

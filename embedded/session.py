@@ -180,7 +180,7 @@ def make_session(source: Path | Mapping[str, Any], sources: Sequence[str], optio
         raise UserError("--seed", seed, "is less than zero", "write a whole number of at least 0")
     overrides = replace(_overrides(options), bucket_us=_bucket_at_speed(query, pace, speed))
     planned = _blaming_options(lambda: plan(query, overrides), overrides)
-    _refuse_spark(planned)
+    _refuse_spark(query, planned)
     parsed = tuple(parse_fault(text) for text in options.faults)
     check_faults(parsed, planned)
     rows = _read_sources(query, planned, sources, seed or 0)
@@ -255,11 +255,12 @@ def _blaming_options(make_plan: Callable[[], Plan], overrides: Overrides) -> Pla
         raise replace(error, field=option) from None
 
 
-def _refuse_spark(planned: Plan) -> None:
+def _refuse_spark(query: Query, planned: Plan) -> None:
     for fragment in planned.fragments:
         if "spark" in fragment.engines:
+            named = (query.fragments or {}).get(fragment.name)
             raise UserError(
-                "engine",
+                f"fragments.{fragment.name}.engine" if named is not None and named.engine is not None else "engine",
                 "spark",
                 f"an embedded run has no Spark, but {fragment.name} uses it",
                 "add --engine native, which has the same results, or run the query on a stack with boreal query apply",

@@ -105,7 +105,7 @@ class ModelClock:
                 copies += 1
                 copied += len(effect.state)
         if isinstance(event, Frames):
-            rows += sum(frame.batch.num_rows for _, frame in event.items if isinstance(frame, Data))
+            rows += sum([frame.batch.num_rows for _, frame in event.items if isinstance(frame, Data)])
         return effects, 30 + rows // 10 + copied // 500 + copies * self.copy_us
 
 

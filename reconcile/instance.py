@@ -183,7 +183,9 @@ class Instance:
         self._pace(now - self.last_now)
         self.last_now = self.heard_until = now
         self.has_heard = self.has_heard or not isinstance(event, Tick)
-        match event:
+        match event:  # the most frequent ones first
+            case Tick(heard_until):
+                self._advance(now, heard_until, effects)
             case Frames(log, items, end):
                 self._take_frames(log, items, end, now, effects)
             case Tail(log, frame):
@@ -204,8 +206,6 @@ class Instance:
                 self.claims.note_stored(number)
             case Answered(place, answer):
                 self._follow(self.engine.take(place, answer, now), answer, now, effects)
-            case Tick(heard_until):
-                self._advance(now, heard_until, effects)
             case _:
                 assert_never(event)
         self.has_more = self.has_more or not isinstance(event, Tick)
@@ -433,7 +433,7 @@ class Instance:
                     self.redo_tuples += rows
                 is_timed = self.state is State.STABLE and not item.muted and not self.sunion.redoing
                 what = self._rows_of(item) if self.engine.host is None else ""
-                self._order(item, now, effects, EmitRows(replace(item, batches={})), is_timed, what)
+                self._order(item, now, effects, EmitRows(item.without_rows()), is_timed, what)
                 return rows
             case Mark():
                 number = None

@@ -235,7 +235,10 @@ class SimulatedWorld(World):
                 self.at(self.now + STORE_RETRY_US, lambda: self.stored(process, incarnation, effect))
 
     def perform(self, process: Process, effect: Effect) -> None:
-        match effect:
+        match effect:  # the most frequent ones first
+            case Append():
+                super().perform(process, effect)
+                self.wrote_at[process.id] = self.now
             case Obey(place, order):
                 self.engines[process.id].give(place, order)
             case StoreCheckpoint(state=None):
@@ -243,9 +246,6 @@ class SimulatedWorld(World):
             case StoreCheckpoint():
                 self._newest[process.id] = effect
                 super().perform(process, effect)
-            case Append():
-                super().perform(process, effect)
-                self.wrote_at[process.id] = self.now
             case Send(_, message):
                 super().perform(process, effect)
                 self.counts[type(message).__name__] += 1

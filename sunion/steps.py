@@ -32,6 +32,10 @@ class Step:
     cause: str = ""
     """The id of the failure that made the step tentative, or 'early' if no input has failed; '' for a stable step."""
 
+    def without_rows(self) -> Step:
+        """What is left when the host has taken the rows."""
+        return Step({}, self.upto, self.tentative, self.muted, self.ingest, self.missing, self.cause)
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:

@@ -158,14 +158,14 @@ def what_if(
 
 
 def _reconciliation(number: int, event: RecordedEvent, modes: Mapping[str, str | None]) -> Reconciliation:
-    fragment, replica, shard = event.facts["instance"].rsplit(".", 2)
+    fragment, replica, *shard = event.facts["instance"].split(".")  # an egress, egress.SITE, has no shards
     seconds = float(event.facts["redo_s"])
     return Reconciliation(
         id=number,
         failure=event.failure,
         fragment=fragment,
         replica=replica,
-        shard=int(shard),
+        shard=int(shard[0]) if shard else 0,
         mode=modes.get(event.failure or ""),
         started_ms=event.at_ms - seconds * 1_000,
         ended_ms=event.at_ms,

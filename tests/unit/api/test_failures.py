@@ -81,11 +81,15 @@ def test_corrections_come_in_pages_the_newest_first(
     assert admin.get(path).json() == {"reconciliations": [], "next": None}
     for number in range(3):
         take(installation, a_failure(1_000_000.0 * (number + 1)))
+    egress = {"instance": "egress.a", "redo_s": 0.002}
+    take(installation, [RecordedEvent(3_009_000.0, "reconciled", "departures", "f-9", None, egress)])
     unneeded = RecordedEvent(4_000_000.0, "reconciled", "departures", None, None, {"instance": "main.r1.0", "redo_s": None})
     take(installation, [unneeded, RecordedEvent(4_000_001.0, "paused", "other")])
-    first = admin.get(f"{path}?limit=2").json()
-    rest = admin.get(f"{path}?limit=2&after={first['next']}").json()
+    first = admin.get(f"{path}?limit=3").json()
+    rest = admin.get(f"{path}?limit=3&after={first['next']}").json()
     found = [*first["reconciliations"], *rest["reconciliations"]]
+    own = found.pop(0)
+    assert (own["fragment"], own["replica"], own["shard"], own["mode"]) == ("egress", "a", 0, None)
     assert [each["ended_ms"] for each in found] == [3_008_005.0, 2_008_005.0, 1_008_005.0] and rest["next"] is None
     failures = [each["id"] for each in admin.get(f"{DEPARTURES}/failures").json()["failures"]]
     assert [each["failure"] for each in found] == failures

@@ -160,7 +160,8 @@ def test_a_change_of_what_somebody_else_has_changed_is_refused_and_says_the_revi
     seen = admin.get(DEPARTURES).headers["etag"]
     assert admin.patch(DEPARTURES, json={"delay_threshold": "2s"}, headers={"If-Match": seen}).status_code == 200
     answer = admin.patch(DEPARTURES, json={"delay_threshold": "9s"}, headers={"If-Match": seen})
-    assert problem(answer, 412, "If-Match")["revision"] == 2 and answer.headers["etag"] == '"departures-2"'
+    refused = problem(answer, 412, "If-Match")
+    assert (refused["revision"], refused["value"]) == (2, seen) and answer.headers["etag"] == '"departures-2"'
     assert admin.get(DEPARTURES).json()["delay_threshold"] == "2s"
     for verb, path in (("put", ""), ("put", "/pause"), ("put", "/resume"), ("post", "/restart"), ("delete", "")):
         body = {"json": EXAMPLE_SPEC} if (verb, path) == ("put", "") else {}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from boreal.model.errors import UserError
 from boreal.model.frames import LogId
@@ -56,6 +57,15 @@ def test_what_cannot_run_is_refused_by_name(query: Path, field: str, changes: di
         make_session(query, changes.pop("sources", SOURCES), RunOptions(**changes))
     assert caught.value.field == field
     assert caught.value.problem and caught.value.fix
+
+
+def test_an_engine_is_blamed_where_it_is_named(query: Path) -> None:
+    spec = yaml.safe_load(query.read_text())
+    fragments = {"all_of_it": {"operators": list(spec["operators"]), "engine": "spark"}}
+    query.write_text(yaml.safe_dump({**spec, "engine": "native", "fragments": fragments}))
+    with pytest.raises(UserError) as caught:
+        make_session(query, SOURCES, RunOptions())
+    assert caught.value.field == "fragments.all_of_it.engine"
 
 
 @pytest.mark.parametrize("faults", [("cut a at 1s for 2s",), ("cut b at 1s for 2s", "crash main.r1 at 2s losing checkpoint")])
