@@ -272,10 +272,14 @@ class Upstream:
         """
         if len(self.candidates) == 1 and not self.must_follow:
             return False, []
+        live_rank = self.rank(self.live, now)
+        if live_rank is Rank.STABLE and self.correcting is None and not self.must_follow:
+            self.worse_since = None
+            return False, []  # nearly always: none is better
         before = {self.correcting.log} if self.correcting else set()
         if not self.must_follow:
             before.add(self.live.log)
-        ranks = {c: self.rank(c, now) for c in self.candidates}
+        ranks = {c: live_rank if c is self.live else self.rank(c, now) for c in self.candidates}
         if ranks[self.live] is Rank.DEAD and now >= self.live.lacking_until and not self._is_survived():
             ranks[self.live] = _RANKS[self.live.state]
         highest = max(ranks.values())

@@ -559,6 +559,8 @@ class SUnion:
     def _overdue_at(self, ingest: int, not_before: int, returned_by: int) -> int:
         """The clock value at which a bucket is overdue. It waits a little longer for a port that returns after an UNDO (R8)."""
         overdue_at = max(ingest + self.alpha_x_us, not_before)
+        if returned_by <= overdue_at:
+            return overdue_at
         latest = ingest + self.alpha_x_us + self.settings.threshold_us // RETURN_SHARE
         return max(overdue_at, min(latest, returned_by))
 

@@ -15,4 +15,6 @@ def test_what_took_longer_than_x_is_counted_for_good() -> None:
     assert delays.violations == 2
     assert delays.summary_ms(KEPT_US)["max"] == 4.0
     assert delays.summary_ms(KEPT_US + 1) == {"p50": None, "p99": None, "max": None}
+    delays.add(KEPT_US + 2, np.array([700]))
+    assert delays.summary_ms(KEPT_US + 2)["max"] == 0.7
     assert delays.violations == 2
