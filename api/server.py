@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
+from http import HTTPStatus
 
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.settings import ApiSettings
+from boreal.model.problems import MEDIA_TYPE, problem_document
 
 END_WITHIN_S = 1
 """How long open streams may delay the end, in seconds."""
@@ -18,7 +21,7 @@ MOST_HEAD_BYTES = 64 << 10
 
 
 class Http(HttpToolsProtocol):
-    """uvicorn's protocol, which alone would gather headers without an end."""
+    """uvicorn's protocol, which alone would gather headers without an end. What it refuses has a problem document too."""
 
     _is_in_head = False
     _head_bytes = 0
@@ -29,7 +32,7 @@ class Http(HttpToolsProtocol):
         if began_before and self._is_in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
-                self.send_400_response(f"The headers of a request may have {MOST_HEAD_BYTES} bytes.")
+                self._refuse(431, f"the headers have more than {MOST_HEAD_BYTES} bytes", "send fewer or shorter headers")
 
     def on_message_begin(self) -> None:
         self._is_in_head, self._head_bytes = True, 0
@@ -38,6 +41,17 @@ class Http(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._is_in_head = False
         super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """What cannot be read as HTTP."""
+        self._refuse(400, "the request is not HTTP/1.1", "write it by an HTTP client")
+
+    def _refuse(self, status: int, detail: str, fix: str) -> None:
+        body = json.dumps(problem_document(status, detail, fix=fix)).encode()
+        line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"
+        head = (line, f"Content-Type: {MEDIA_TYPE}", f"Content-Length: {len(body)}", "Connection: close", "", "")
+        self.transport.write("\r\n".join(head).encode() + body)
+        self.transport.close()
 
 
 def server_config(app: FastAPI, settings: ApiSettings) -> uvicorn.Config:

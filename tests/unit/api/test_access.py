@@ -8,9 +8,10 @@ import socket
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -158,6 +159,14 @@ def test_a_body_that_is_too_long_is_refused_also_where_its_length_is_not_said(ad
     problem(admin.post(QUERIES, content=iter([long])), 413, "body")
 
 
+def refusal(connection: socket.socket) -> Any:
+    """The problem document of an answer, after which the connection is closed."""
+    answer = HTTPResponse(connection)
+    answer.begin()
+    assert answer.headers["content-type"] == "application/problem+json" and answer.headers["connection"] == "close"
+    return json.loads(answer.read())
+
+
 def test_headers_without_an_end_are_refused_and_long_bodies_are_not(address: str, tokens: TokenStore) -> None:
     host, port = urlsplit(address).hostname, urlsplit(address).port
     assert host is not None and port is not None
@@ -167,7 +176,10 @@ def test_headers_without_an_end_are_refused_and_long_bodies_are_not(address: str
         with suppress(ConnectionError):  # it is closed while we still send
             for _ in range(2 * MOST_HEAD_BYTES // len(piece) + 16):
                 endless.sendall(piece)
-        assert endless.recv(1 << 10).startswith(b"HTTP/1.1 400")
+        assert refusal(endless)["status"] == 431
+    with socket.create_connection((host, port), timeout=10) as foreign:
+        foreign.sendall(b"\x16\x03\x01 is not HTTP\r\n\r\n")
+        assert refusal(foreign)["status"] == 400
     body = json.dumps({**EXAMPLE_SPEC, "name": "x" * 3 * MOST_HEAD_BYTES})
     headers = {"Authorization": f"Bearer {tokens.create('me', [Role.ADMIN])[1]}"}
     with closing(HTTPConnection(host, port, timeout=10)) as kept_open:
