@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.deployment import DeployedProcess, Deployment
+from deployment.placement import HOSTED
 from deployment.placement_record import worker_process
 from deployment.supervision import Child
 from services.kafka.statuses import Statuses
 
-HOSTED = ("source", "node", "egress", "monitor")
 SUPERVISOR = ("services.stack.supervisor", "--workers", "joined")
 
 
@@ -20,7 +20,7 @@ class JoinedDeployment(Deployment):
     """No role runs before the SUPERVISOR has begun, and workers have joined."""
 
     def __init__(self, root: Path, query: Mapping[str, Any]) -> None:
-        super().__init__(root, query, without=HOSTED, has_links=False)
+        super().__init__(root, query, without=(*HOSTED, "monitor"), has_links=False)
 
     def __enter__(self) -> Self:
         super().__enter__()

@@ -6,6 +6,7 @@ been heard for CALM_S by then, so the supervisor knows how regularly it speaks (
 
 from __future__ import annotations
 
+import signal
 import tempfile
 import time
 from itertools import pairwise
@@ -66,7 +67,7 @@ def _kill(joined: JoinedDeployment, number: int) -> tuple[float, float]:
     worker = joined.services[worker_process("a", name)]
     worker.is_wanted = False
     killed = time.time()
-    worker.process.kill()  # type: ignore[union-attr]
+    worker.signal(signal.SIGKILL)
     moved = wait_until(lambda: joined.places().get(role, name) != name, "the egress is elsewhere", joined.explain)
     time.sleep(SEEN_S)
     joined.join(f"w{number}")

@@ -209,7 +209,7 @@ class _Worker:
         return min(max(SILENCES * self.silence_us, LEAST_DETECTION_US), DETECTION_US)
 
     def hear(self, report: WorkerReport, now: int, listened_us: int) -> None:
-        # What is recent fades by half in some 140 signs: half a minute.
+        # What is recent fades by half in some 140 signs: 20 s.
         self.silence_us = max(listened_us - self.listened_us, self.silence_us * 199 // 200)
         self.heard_at, self.report, self.listened_us = now, report, listened_us
 

@@ -268,7 +268,7 @@ class Instance:
     def skew_us(self) -> int:
         """How far our clock is behind the clocks that stamped the recent input, in microseconds, as far as the stamps show
         it."""
-        return max([link.lead.value for link in self.links], default=0)
+        return max([link.skew_us for link in self.links], default=0)
 
     @property
     def silence_us(self) -> int:

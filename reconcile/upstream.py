@@ -282,9 +282,7 @@ class Upstream:
         ranks = {c: live_rank if c is self.live else self.rank(c, now) for c in self.candidates}
         if ranks[self.live] is Rank.DEAD and now >= self.live.lacking_until and not self._is_survived():
             ranks[self.live] = _RANKS[self.live.state]
-        highest = max(ranks.values())
-        first = [self.live, *([self.correcting] if self.correcting else ()), *self.candidates]
-        best = next(candidate for candidate in first if ranks[candidate] is highest)
+        best = max(self.candidates, key=lambda c: (ranks[c], c is self.live, c is self.correcting))
         move = MOVES[ranks[self.live], ranks[best]]
         if move is Move.LEAST_MISSING:
             best = self._least_missing(ranks, now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -59,7 +60,7 @@ def test_workers_replace_each_other_and_roles_go_on_without_their_supervisor(joi
         [left] = {*workers} - {before["egress.faults.a"]}
         killed, last = workers[left], before["egress.faults.a"]
         killed.is_wanted = False
-        killed.process.kill()  # type: ignore[union-attr]
+        killed.signal(signal.SIGKILL)
         moved = {name for name, worker in before.items() if worker == left and not name.startswith("node.")}
         took_s = wait_until(lambda: all(joined.places().get(name) == last for name in moved), "others run them", joined.explain)
         [waits] = {name for name, worker in before.items() if worker == left} - moved
@@ -71,7 +72,7 @@ def test_workers_replace_each_other_and_roles_go_on_without_their_supervisor(joi
         joined.wait_ready()
         placed, starts = joined.places(), joined.starts()
         assert placed["node.faults.r0"] != placed["node.faults.r1"]
-        joined.services["supervisor"].process.kill()  # type: ignore[union-attr]
+        joined.services["supervisor"].signal(signal.SIGKILL)
         joined.join("w1", "again").is_wanted = False
         figures = bench.check(since)
     second = joined.services["again"]
