@@ -52,15 +52,21 @@ def over(api: TestClient, path: str) -> dict[str, Any]:
 
 def test_a_cut_that_has_healed_is_replayed_and_its_results_are_verified(bench: Bench, api: TestClient) -> None:
     bench.breathe(8)  # a replay begins five seconds before the failure
-    with bench.deployment.cut("source.left"):
-        bench.breathe(2 * X_S)  # on a busy machine it is noticed late, and repeated from then on
 
     def failures() -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = api.get(PATH).json()["failures"]
-        return [each for each in found if each["state"] == "over" and each["rows_tentative"]]
+        return found
 
-    wait_until(lambda: bool(failures()), "the failure is over", bench.deployment.explain)
-    [failure] = failures()
+    with bench.deployment.cut("source.left"):
+        # It is repeated from its detection on, which may be late on a busy machine. So it lasts for longer than X from then.
+        wait_until(lambda: bool(failures()), "the failure is detected", bench.deployment.explain)
+        bench.breathe(1.5 * X_S)
+
+    def ended() -> list[dict[str, Any]]:
+        return [each for each in failures() if each["state"] == "over" and each["rows_tentative"]]
+
+    wait_until(lambda: bool(ended()), "the failure is over", bench.deployment.explain)
+    [failure] = ended()
     asked = {"id": "longer", "delay_thresholds": ["3s", "30s"]}
     begun = api.post(f"{PATH}/{failure['id']}/replay", json=asked)
     assert begun.status_code == 202, begun.text
