@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deployment.supervision import Child
 from services.kafka.settings import ServiceSettings
-from services.stack.workers import Workers
+from services.stack.workers import Workers, role_workers
 
 
 class HostedRole:
@@ -63,7 +63,7 @@ class WorkerPool:
         self._settings = settings
         self._lock = threading.RLock()
         self._roles: dict[str, HostedRole] = {}
-        self._workers = Workers(count, self._spawn, self._note_end)
+        self._workers = role_workers(count, self._spawn, self._note_end)
 
     def start(self, child: Child, proxies: Mapping[str, str], _environment: Mapping[str, str]) -> HostedRole:
         """Start a role. proxies: URLs of the links of its own, by site; empty for none. Its environment is its worker's, which

@@ -7,24 +7,45 @@ The password is neither in a file nor on a command line; Spark and Kafka mask it
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 
+from deployment.operator_hosts import orders_topic
 from services.kafka.clusters import FOR_EVER_MS, MAX_FRAME_BYTES, REQUEST_TIMEOUT_MS
 from services.kafka.settings import KafkaSettings
 
 BATCH_ORDERS = 1_000
 """The most orders of one batch, over all partitions: a bound for memory when a job begins far behind."""
 
+SHARED_BATCH_ORDERS = 250
+"""The same for an application that queries share, where the others wait for the end of the batch."""
 
-def source_options(kafka: KafkaSettings, topic: str, first: Mapping[str, int] | None = None) -> dict[str, str]:
+
+def source_options(kafka: KafkaSettings, topic: str, first: Mapping[int, int] | None = None) -> dict[str, str]:
     """Options to read a topic from its first record on, or from these offsets, by partition. Trimmed records are not needed:
     their orders were executed."""
     return {
-        **_common(kafka),
+        **_stream_options(kafka, BATCH_ORDERS),
         "subscribe": topic,
-        "startingOffsets": json.dumps({topic: first}) if first else "earliest",
+        "startingOffsets": json.dumps({topic: {str(p): offset for p, offset in first.items()}}) if first else "earliest",
+    }
+
+
+def shared_source_options(kafka: KafkaSettings, replica: str) -> dict[str, str]:
+    """Options to read the orders of a replica number of all queries; topics that are made later are read from their first
+    record on."""
+    return {
+        **_stream_options(kafka, SHARED_BATCH_ORDERS),
+        "subscribePattern": f".+{re.escape(orders_topic('', replica))}",
+        "startingOffsets": "earliest",
+    }
+
+
+def _stream_options(kafka: KafkaSettings, batch_orders: int) -> dict[str, str]:
+    return {
+        **_common(kafka),
         "failOnDataLoss": "false",
-        "maxOffsetsPerTrigger": str(BATCH_ORDERS),
+        "maxOffsetsPerTrigger": str(batch_orders),
         "kafka.max.partition.fetch.bytes": str(MAX_FRAME_BYTES),
         "kafka.fetch.max.bytes": str(MAX_FRAME_BYTES),
         # After the last record the consumer already fetches the next one, while the connector asks for the log's ends: a batch
@@ -55,11 +76,11 @@ def batch_options(kafka: KafkaSettings, offsets: Mapping[str, Mapping[int, tuple
     }
 
 
-def sink_options(kafka: KafkaSettings, topic: str) -> dict[str, str]:
-    """Options to write to a topic."""
+def sink_options(kafka: KafkaSettings, topic: str | None) -> dict[str, str]:
+    """Options to write to a topic; None: to that which each row names."""
     return {
         **_common(kafka),
-        "topic": topic,
+        **({} if topic is None else {"topic": topic}),
         "kafka.acks": "all",
         "kafka.max.request.size": str(MAX_FRAME_BYTES),
         "kafka.buffer.memory": str(2 * MAX_FRAME_BYTES),

@@ -94,6 +94,7 @@ class CheckpointUploader:
         self._store = store
         self._waiting: dict[str, tuple[Checkpoint, int]] = {}
         self._has_news = threading.Condition()
+        self._is_closed = False
         threading.Thread(target=self._run, name="uploader", daemon=True).start()
 
     def keep(self, checkpoint: Checkpoint, count: int) -> None:
@@ -102,10 +103,18 @@ class CheckpointUploader:
             self._waiting[checkpoint.instance] = checkpoint, count
             self._has_news.notify()
 
+    def close(self) -> None:
+        """End the thread, once it has uploaded what is queued."""
+        with self._has_news:
+            self._is_closed = True
+            self._has_news.notify()
+
     def _run(self) -> None:
         while True:
             with self._has_news:
-                self._has_news.wait_for(lambda: self._waiting)
+                self._has_news.wait_for(lambda: self._waiting or self._is_closed)
+                if not self._waiting:
+                    return
                 owner = next(iter(self._waiting))
                 checkpoint, count = self._waiting.pop(owner)
             self._upload(checkpoint, count)

@@ -19,7 +19,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from services.hosting.fetch import java, spark_jars
-from services.kafka.settings import ServiceSettings
+from services.kafka.settings import ServiceSettings, is_local
 
 END_S = 3.0
 """How long Spark may take to stop, and then its JVM to end, before the JVM is killed."""
@@ -84,11 +84,11 @@ def open_session(name: str, settings: ServiceSettings, directory: Path, executor
     UserError if there is no Java, or the jars cannot be fetched."""
     conf = SparkConf()
     master = conf.get("spark.master", settings.spark.master) or settings.spark.master
-    is_local = master.startswith("local[") or master == "local"
-    conf.setMaster(ONE_CORE if is_local else master)
+    here = is_local(master)
+    conf.setMaster(ONE_CORE if here else master)
     conf.setAppName(name)
     given = {**TUNED, "spark.local.dir": str(directory)}
-    if is_local:
+    if here:
         # No other machine needs to reach it.
         given |= {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
         os.environ.setdefault("SPARK_LOCAL_IP", HOST)
@@ -96,7 +96,7 @@ def open_session(name: str, settings: ServiceSettings, directory: Path, executor
         # A standalone master would give the first application all cores, and the next one none.
         given |= {"spark.executor.instances": str(executors), "spark.cores.max": str(executors)}
     if not _is_submitted():
-        given |= _own_jvm(spark_jars(), is_local)
+        given |= _own_jvm(spark_jars(), here)
         _prepare_launch(directory)
     for key, value in given.items():
         conf.setIfMissing(key, value)
@@ -104,7 +104,7 @@ def open_session(name: str, settings: ServiceSettings, directory: Path, executor
         conf.set(key, value)
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs every connection that it closes
     # Executors elsewhere get the settings of Kafka and Redis as we do: by the environment, and not by a command line.
-    environment = {} if is_local else {key: value for key, value in os.environ.items() if key.startswith("BOREAL_")}
+    environment = {} if here else {key: value for key, value in os.environ.items() if key.startswith("BOREAL_")}
     context = SparkContext(conf=conf, environment=environment)
     # Log when Kafka cannot be read, although the job waits until it can.
     log4j = context._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
@@ -147,9 +147,9 @@ def _stop(session: SparkSession) -> None:
         session.stop()
 
 
-def _own_jvm(jars: Path, is_local: bool) -> dict[str, str]:
+def _own_jvm(jars: Path, here: bool) -> dict[str, str]:
     """Settings with which our own JVM finds the jars; a local one by its class path, without copies for executors."""
-    if is_local:
+    if here:
         return {"spark.driver.extraClassPath": str(jars / "*")}
     return {"spark.jars": ",".join(str(jar) for jar in sorted(jars.glob("*.jar")))}
 

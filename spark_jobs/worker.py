@@ -71,8 +71,8 @@ class ReplicaTask:
     """The names of the sites, the home site first."""
     log: str
     """A unique name of the orders topic: another topic of the same name has another one."""
-    name: str | None = None
-    """The name of the query's version, if it is not the query's own."""
+    inner: str
+    """The name of the query's version (`QueryRecord.inner`)."""
 
 
 def obey(
@@ -115,6 +115,7 @@ def _rows(answers: list[tuple[int, bytes]]) -> pa.RecordBatch:
 @cache
 def _hosts(task: ReplicaTask) -> ReplicaHosts:
     """The hosts of this process: Spark passes the same task with every batch."""
+    set_up_logging(f"spark.{task.inner}.{task.replica}")
     return ReplicaHosts(task)
 
 
@@ -162,10 +163,9 @@ class ReplicaHosts:
     def __init__(self, task: ReplicaTask) -> None:
         settings = load_settings()
         self._log = task.log
-        self._layout = make_layout(load_query(json.loads(task.spec)), task.sites, task.name)
+        self._layout = make_layout(load_query(json.loads(task.spec)), task.sites, task.inner)
         self._instances = self._layout.remote_instances(task.replica)
         query = self._layout.plan.query
-        set_up_logging(f"spark.{query}.{task.replica}")
         self._topic = orders_topic(query, task.replica)
         self._cluster = Cluster(self._layout.site_of_replica(task.replica), settings, f"spark.{query}.{task.replica}")
         self._store = RedisCheckpointStore(connect_redis(settings.redis), prefix=query)
@@ -196,6 +196,20 @@ class ReplicaHosts:
                 raise
             host.skip(offset)
             return []  # the node notices the missing answer, and restarts the instance
+
+    def catch_up(self, partition: int, first: int, end: int) -> list[bytes]:
+        """Execute the orders of the topic from one offset to before another; returns the records of their answers."""
+        records = TopicOrders(self._cluster, self._topic, partition, lambda offset, data: True).read(first, end)
+        return [answer for offset, data in records for answer in self.obey(partition, offset, data or WARM_UP)]
+
+    def forget(self, partition: int) -> None:
+        """Drop a host, whose state is wrong or half made: its next order makes another one."""
+        self._by_partition.pop(partition, None)
+        self._have_news.discard(partition)
+
+    def close(self) -> None:
+        """Call when no more orders come."""
+        self._keeper.close()
 
     def report(self) -> ProgressByPartition:
         """The progress of the hosts that had orders since the last report."""

@@ -134,7 +134,7 @@ class SparkSettings(BaseModel):
 
     master: str = Field(
         default="local[1]",
-        description="The Spark master that jobs run on. One on this machine gives each job one core, whatever it says.",
+        description="The Spark master that jobs run on. One on this machine gives each application one core, whatever it says.",
     )
     checkpoints: Path | None = Field(
         default=None,
@@ -143,6 +143,16 @@ class SparkSettings(BaseModel):
     conf: dict[str, str] = Field(
         default={}, description="Settings of Spark itself, as a JSON object. They override those that boreal makes."
     )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether jobs run on this machine, each in a JVM of its driver."""
+        return is_local(self.master)
+
+
+def is_local(master: str) -> bool:
+    """Whether a Spark master is the driver's own JVM."""
+    return master == "local" or master.startswith("local[")
 
 
 class ServiceSettings(BaseSettings):

@@ -95,7 +95,7 @@ def _version_children(query: QueryRecord, record: QueryRecord, sites: tuple[str,
         """It gets the mode with its orders, so that only a change of operators needs a restart."""
         command = (sys.executable, "-m", "spark_jobs", record.name, replica)
         site = layout.site_of_replica(replica)
-        return Child(f"spark.{record.name}.{replica}", "spark", record.name, command, operators, site=site)
+        return Child(f"spark.{record.name}.{replica}", "spark", record.name, command, operators, record=record, site=site)
 
     here = [replica for replica in layout.replicas if layout.site_of_replica(replica) in own]
     return [

@@ -29,7 +29,7 @@ from services.stack.joined_workers import JoinedWorkers
 from services.stack.links import RoleLinks
 from services.stack.spare_keeper import COMMAND, SpareKeeper
 from services.stack.state import created
-from services.stack.workers import Workers
+from services.stack.workers import Workers, role_workers
 
 LOG_BYTES_MAX = 8 << 20
 """A longer log is moved to NAME.log.1, which replaces the one before."""
@@ -62,8 +62,11 @@ class ProcessRunner:
         self._running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
         self._began: dict[str, float] = {}
         self._workers: Workers | JoinedWorkers | None = None
-        if workers:
-            self._workers = Workers(workers, self._spawn_worker, on_end) if isinstance(workers, int) else workers
+        self._applications: dict[str, Workers] = {}
+        if isinstance(workers, int) and workers:
+            self._workers = role_workers(workers, self._spawn_worker, on_end)
+        elif workers:
+            self._workers = workers
         self._links: dict[str, RoleLinks] = {}
         self._spare = SpareKeeper(lambda: self._spawn(COMMAND, {}, self._output("spare"), subprocess.PIPE))
         self._logged: set[str] = set()
@@ -104,7 +107,24 @@ class ProcessRunner:
         running = self._running.get(name)
         if running is not None:
             return running[0].pid, running[1]
-        return self._workers.identity_of(name) if self._workers is not None else None
+        return next((found for workers in self._hosts if (found := workers.identity_of(name)) is not None), None)
+
+    @property
+    def _hosts(self) -> list[Workers | JoinedWorkers]:
+        """What runs roles in processes that they share."""
+        return [*([] if self._workers is None else [self._workers]), *list(self._applications.values())]
+
+    def _host_for(self, child: Child) -> Workers | JoinedWorkers | None:
+        """What a role starts in; None: it has its own process. Where roles share workers, those of one replica number share a
+        Spark application, if Spark runs on this machine: on a cluster each has the executors that it needs."""
+        if self._workers is None or child.kind in HOSTED:
+            return self._workers if child.kind in HOSTED else None
+        if child.kind != "spark" or not self._settings.spark.is_local:
+            return None
+        name = f"spark.{child.command[-1]}"
+        if name not in self._applications:
+            self._applications[name] = Workers([name], "spark_jobs.application", self._spawn_worker, self._on_end)
+        return self._applications[name]
 
     def frozen(self, names: Iterable[str]) -> set[str]:
         """Which of these were stopped by a signal (SIGSTOP), and so do nothing, without an end."""
@@ -117,10 +137,12 @@ class ProcessRunner:
         self._began[child.name] = time.time()
         links = self._links_of(child)
         try:
-            if self._workers is not None and child.kind in HOSTED:
-                self._workers.start(child, links.settings if links is not None else {})
-            else:
+            host = self._host_for(child)
+            if host is None:
                 self._begin(child, links)
+            else:
+                # An application's links to Kafka are those of all its roles.
+                host.start(child, links.settings if links is not None and child.kind in HOSTED else {})
         except SHORTAGES as error:
             _logger.error("%s cannot be started: %s", child.name, error)
             self._on_end(child.name, EXIT_FAILED)
@@ -171,14 +193,15 @@ class ProcessRunner:
         """Send a process a signal, if it runs."""
         if name in self._running:
             self._running[name][0].send_signal(number)
-        elif self._workers is not None:
-            self._workers.send(name, number)
+        else:
+            for host in self._hosts:
+                host.send(name, number)
 
     def end(self, name: str, number: signal.Signals) -> None:
         """Ask a process to end (SIGTERM), or kill it. A role that does not end is killed with its worker."""
         if name not in self._running:
-            if self._workers is not None:
-                (self._workers.stop(name) if number is signal.SIGTERM else self._workers.send(name, number))
+            for host in self._hosts:
+                (host.stop(name) if number is signal.SIGTERM else host.send(name, number))
             return  # Or it could not be started, and its end is reported.
         process, _ = self._running[name]
         process.send_signal(number)
@@ -192,14 +215,14 @@ class ProcessRunner:
     def close(self) -> None:
         """End the spare, the workers and the links. Call when no other process runs any more."""
         self._spare.close()
-        if self._workers is not None:
-            self._workers.close()
+        for host in self._hosts:
+            host.close()
         for links in self._links.values():
             links.close()
 
     def shorten_logs(self) -> None:
         """Move long logs. Processes open them for appending, so after a log is copied and emptied they write at its start."""
-        for name in (*self._running, *(self._workers.names if self._workers is not None else ())):
+        for name in (*self._running, *(name for host in self._hosts for name in host.names)):
             path = self._log(name)
             # The log may have been removed, or the disk may be full: the process keeps running.
             with suppress(OSError):

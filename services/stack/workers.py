@@ -1,4 +1,4 @@
-"""The workers of a supervisor: processes that run many roles each (services.worker.worker).
+"""The workers of a supervisor: processes that run many roles each (services.worker.worker, spark_jobs.application).
 
 They are started when the first role needs one. A worker that ends takes its roles with it: each is reported as ended, and the
 supervisor starts it in another worker, which is warm; its replacement starts meanwhile.
@@ -37,17 +37,19 @@ class _Worker:
 
 
 class Workers:
-    """At most `count` workers at a time. Only for the thread that starts processes, but for `pid_of`."""
+    """The workers of these names. Only for the thread that starts processes, but for `identity_of`."""
 
     def __init__(
         self,
-        count: int,
+        names: Sequence[str],
+        module: str,
         spawn: Callable[[str, Sequence[str], int], subprocess.Popen[bytes]],
         on_end: Callable[[str, int], None],
     ) -> None:
-        """spawn(name, command, stdin): starts a process. on_end(role, exit code): called, in any thread, when a role has
-        ended."""
-        self._count = count
+        """module: what each runs. spawn(name, command, stdin): starts a process. on_end(role, exit code): called, in any
+        thread, when a role has ended."""
+        self._names = names
+        self._module = module
         self._spawn = spawn
         self._on_end = on_end
         self._lock = threading.Lock()
@@ -103,8 +105,7 @@ class Workers:
 
     def _fill(self) -> None:
         """Start the workers that are missing."""
-        for number in range(self._count):
-            name = f"worker.{number}"
+        for name in self._names:
             with self._lock:
                 is_up = name in self._workers and self._workers[name].is_up
             if not is_up:
@@ -113,7 +114,7 @@ class Workers:
     def _begin(self, name: str) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            process = self._spawn(name, ("-m", "services.worker", name), theirs.fileno())
+            process = self._spawn(name, ("-m", self._module, name), theirs.fileno())
         worker = _Worker(name, process, created(psutil.Process(process.pid)), ours)
         with self._lock:
             self._workers[name] = worker
@@ -156,6 +157,13 @@ class Workers:
         with self._lock:
             worker.roles.pop(message["ended"], None)
         self._on_end(message["ended"], message["code"])
+
+
+def role_workers(
+    count: int, spawn: Callable[[str, Sequence[str], int], subprocess.Popen[bytes]], on_end: Callable[[str, int], None]
+) -> Workers:
+    """So many workers for sources, nodes and egresses."""
+    return Workers([f"worker.{number}" for number in range(count)], "services.worker", spawn, on_end)
 
 
 def _choose(child: Child, workers: Iterable[_Worker]) -> str | None:

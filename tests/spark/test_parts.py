@@ -45,7 +45,7 @@ def test_a_password_with_quotes_stays_one(options: Callable[[KafkaSettings, str]
 def test_a_source_begins_where_it_is_told(tmp_path: Path) -> None:
     kafka = KafkaSettings(bootstrap="a:1")
     assert source_options(kafka, "q")["startingOffsets"] == "earliest"
-    assert json.loads(source_options(kafka, "q", {"0": 7})["startingOffsets"]) == {"q": {"0": 7}}
+    assert json.loads(source_options(kafka, "q", {0: 7})["startingOffsets"]) == {"q": {"0": 7}}
 
 
 def test_a_java_from_a_wheel_is_not_asked_for_the_module_that_it_lacks(tmp_path: Path) -> None:

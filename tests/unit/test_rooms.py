@@ -44,7 +44,7 @@ ABOVE: dict[str, tuple[str, ...]] = {
     "services.worker": ("services.source", "services.node", "services.egress"),
     "services.stack": ("services.worker", "services.monitor", "embedded"),
     "services": (),
-    "spark_jobs": ("services.egress",),
+    "spark_jobs": ("services.worker",),
     "simulation": ("embedded", "services.egress"),
     "bench": ("services.stack", "spark_jobs", "simulation", "boreal"),
     "api": ("services.stack",),

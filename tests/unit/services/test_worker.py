@@ -22,7 +22,7 @@ from deployment.supervision import Child
 from services.hosting.connections import Connections
 from services.hosting.process import EXIT_FAILED, EXIT_STOPPED
 from services.kafka.settings import KafkaSettings, ServiceSettings
-from services.stack.workers import Workers
+from services.stack.workers import role_workers
 from services.worker.worker import Worker
 
 PATIENCE_S = 30.0
@@ -165,7 +165,7 @@ class Pool:
     spawned: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.workers = Workers(self.count, self._spawn, lambda name, code: self.ended.put((name, code)))
+        self.workers = role_workers(self.count, self._spawn, lambda name, code: self.ended.put((name, code)))
 
     def _spawn(self, name: str, command: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
         program = PLAYED_WORKER.format(root=str(Path.cwd()))
