@@ -133,11 +133,11 @@ class CheckpointUploader:
         _logger.warning("checkpoint %d of %s is not stored: the store does not answer", number, owner)
 
 
-def make_fetch(store: CheckpointStore) -> Callable[[str, int], bytes]:
-    """A `reconcile.remote.Fetch` that reads from the store. Its Unreachable: the store did not answer within ASK_S."""
+def make_fetch(store: CheckpointStore, within_s: float = ASK_S) -> Callable[[str, int], bytes]:
+    """A `reconcile.remote.Fetch` that reads from the store. Its Unreachable: the store did not answer within this time."""
 
     def fetch(owner: str, number: int) -> bytes:
-        given_up = time.monotonic() + ASK_S
+        given_up = time.monotonic() + within_s
         while True:
             try:
                 return store.get(owner, number).state

@@ -231,7 +231,8 @@ class SharedHosts:
         finally:
             admin.close()
         log = f"{topic}@{described['topic_id']}"
-        return ReplicaHosts(ReplicaTask(json.dumps(record.spec), self._replica, layout.sites, log, record.inner))
+        task = ReplicaTask(json.dumps(record.spec), self._replica, layout.sites, log, record.inner)
+        return ReplicaHosts(task, ask_s=0.0)  # other queries do not wait: the role asks again when it begins again
 
     def _end(self, topic: str) -> None:
         found = self._topics.pop(topic, None)

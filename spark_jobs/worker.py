@@ -32,7 +32,7 @@ from services.hosting.log_lines import set_up_logging
 from services.kafka.clusters import Cluster
 from services.kafka.settings import load_settings
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
-from spark_jobs.host_storage import CheckpointUploader, StoredSnapshots, TopicOrders, make_fetch
+from spark_jobs.host_storage import ASK_S, CheckpointUploader, StoredSnapshots, TopicOrders, make_fetch
 from spark_jobs.progress import HostProgress, ProgressByPartition, WorkerUsage, this_worker
 from sunion.steps import Step
 
@@ -160,9 +160,11 @@ class _ShardHost:
 class ReplicaHosts:
     """The hosts of a replica's instances; each is made when its first order comes."""
 
-    def __init__(self, task: ReplicaTask) -> None:
+    def __init__(self, task: ReplicaTask, ask_s: float = ASK_S) -> None:
+        """ask_s: how long it is tried to read a checkpoint. Meanwhile no other host of the process obeys."""
         settings = load_settings()
         self._log = task.log
+        self._ask_s = ask_s
         self._layout = make_layout(load_query(json.loads(task.spec)), task.sites, task.inner)
         self._instances = self._layout.remote_instances(task.replica)
         query = self._layout.plan.query
@@ -221,7 +223,7 @@ class ReplicaHosts:
     def rehearse(self, partition: int) -> bool:
         """Let a temporary host execute two orders; whether to repeat that."""
         fragment = self._layout.plan.fragment(self._instances[partition].fragment)
-        host = RemoteHost(fragment, make_fetch(self._store))
+        host = RemoteHost(fragment, make_fetch(self._store, self._ask_s))
         empty = {entry.name: entry.schema.empty() for entry in fragment.inputs}
         step = Step(empty, upto=0, tentative=False, muted=False, ingest=())
         orders: tuple[Order, ...] = (Begin(1, Mode.OVERLAY_REDO, None, None), step)
@@ -242,7 +244,7 @@ class ReplicaHosts:
     def _build_host(self, partition: int) -> OrderedHost:
         who = self._instances[partition]
         fragment = self._layout.plan.fragment(who.fragment)
-        fetch = make_fetch(self._store)
+        fetch = make_fetch(self._store, self._ask_s)
         orders = TopicOrders(self._cluster, self._topic, partition, partial(self._is_order, partition))
         snapshots = StoredSnapshots(self._store, self._keeper, host_owner(who), f"{self._log}/{partition}")
         return OrderedHost(fragment, fetch, orders, snapshots)
