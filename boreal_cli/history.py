@@ -76,7 +76,7 @@ def backfill(
     The logs cover the time that the query itself still needs, and `tuning.history` before it.
     """
     from boreal_cli import result_files
-    from services.egress.history import narrow_extent, read_source_extent, resolve_range
+    from services.egress.history import find_range, resolve_range
     from services.hosting import fetch
     from services.stack.launcher import reach
     from services.stack.operations import Operations, reaching
@@ -90,9 +90,9 @@ def backfill(
         record = operations.query(name)
         layout = operations.layout_of(record)
         with reaching(settings):
-            held = read_source_extent(operations.clusters, layout)
-            wanted = resolve_range(record.query, layout, held, since, until, held.complete)
-            held = narrow_extent(operations.clusters, layout, held, wanted)
+            held, wanted = find_range(
+                operations.clusters, layout, lambda held: resolve_range(record.query, layout, held, since, until, held.complete)
+            )
         with (
             result_files.writing(out, layout.plan.output.schema) as write,
             _recomputed(settings, record, layout, held, wanted) as batches,
@@ -116,9 +116,8 @@ def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | N
         ResultRange,
         compare,
         delivered_since,
-        narrow_extent,
+        find_range,
         read_delivered_rows,
-        read_source_extent,
         resolve_range,
         stable_extent,
     )
@@ -142,10 +141,12 @@ def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | N
                 # Nothing is final yet, so there is nothing to compute again.
                 _report(name, ResultRange(BEGINNING, INFINITY), compare((), ()), started, as_json)
             oldest = delivered_since(operations.home, layout, next_id)
-            held = read_source_extent(operations.clusters, layout)
-            wanted = _among_given(resolve_range(record.query, layout, held, since, until, stable_to), oldest, since)
-            wanted = _of_version(wanted, record, since)
-            held = narrow_extent(operations.clusters, layout, held, wanted)
+
+            def choose(held: SourceExtent) -> ResultRange:
+                found = _among_given(resolve_range(record.query, layout, held, since, until, stable_to), oldest, since)
+                return _of_version(found, record, since)
+
+            held, wanted = find_range(operations.clusters, layout, choose)
             with _recomputed(settings, record, layout, held, wanted) as batches:
                 lines = (line for batch in batches for line in result_files.json_lines(schema, batch).splitlines())
                 given = (row for row in read_delivered_rows(operations.home, layout, next_id) if wanted.holds(row.time))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -38,6 +38,9 @@ from sunion.tape import BEGINNING
 
 CAUGHT_UP_WITHIN_S = 10.0
 """How long q.stable may take to get a row that q.out has."""
+
+TRIES = 5
+"""So often the logs are looked at again that were trimmed meanwhile."""
 
 _LOOK_BEHIND = 16
 
@@ -96,6 +99,24 @@ def narrow_extent(clusters: Mapping[str, Cluster], layout: Layout, held: SourceE
                         start = max(first - _LOOK_BEHIND, start)
                 offsets.setdefault(topic, {})[log.partition] = start, end
     return replace(held, offsets=offsets)
+
+
+def find_range(
+    clusters: Mapping[str, Cluster], layout: Layout, choose: Callable[[SourceExtent], ResultRange]
+) -> tuple[SourceExtent, ResultRange]:
+    """The range that `choose` picks of what the logs hold, and their extent narrowed to it.
+
+    The logs of a query that runs are trimmed meanwhile; then all is looked at again. TrimmedError if that happens TRIES times.
+    """
+    for left in reversed(range(TRIES)):
+        try:
+            held = read_source_extent(clusters, layout)
+            wanted = choose(held)
+            return narrow_extent(clusters, layout, held, wanted), wanted
+        except TrimmedError:
+            if not left:
+                raise
+    raise AssertionError
 
 
 class _Logs:
