@@ -11,7 +11,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +114,9 @@ class _Stack(Commands):
         spark = {process.pid for family in self.families("spark") for process in family}
         found = {"spark": 0.0, "others": 0.0}
         for process in {process for family in self.families() for process in family}:
-            times = process.cpu_times()
-            found["spark" if process.pid in spark else "others"] += times.user + times.system
+            with suppress(psutil.NoSuchProcess):  # of a short life: a process that the JVM forks
+                times = process.cpu_times()
+                found["spark" if process.pid in spark else "others"] += times.user + times.system
         return found
 
     def cores_since(self, began: dict[str, float], seconds: float) -> dict[str, float]:
