@@ -40,6 +40,9 @@ from spark_jobs.shared_worker import AllHostsAccumulator, HostsOfAll, TopicState
 UNUSED_S = 60.0
 """An application without roles ends after this time, and its JVM with it."""
 
+END_WITHIN_S = 5.0
+"""How long a role that is stopped waits until its last order has been read; less than a worker has to end its roles."""
+
 AGAIN_S = 2.0
 """A warm-up record that no worker has seen by then is sent again."""
 
@@ -95,6 +98,11 @@ class SparkApplication:
     def leave(self, job: SharedJob) -> None:
         """A role ends."""
         self._jobs.pop(job, None)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the process ends."""
+        return self._ending.is_set()
 
     def check(self) -> None:
         """JobFailed if it has to end."""
@@ -189,9 +197,7 @@ class SharedJob:
         publisher = StatusPublisher(self._connections.home, self.name, self._status.fields, self._connections.statuses)
         try:
             self._serve(stopping, publisher)
-            if not self._application.failure:
-                self._producer.send(self.topics.orders, worker.WARM_UP, shared_worker.END, partition=0)
-                self._producer.flush(timeout=_LOOK_S)
+            self._end()
         finally:
             self._application.leave(self)
             self._status.ready = False
@@ -225,6 +231,21 @@ class SharedJob:
         _logger.info("%s is ready after %.1f s: %s", self.name, sum(status.start_s.values()), status.start_s)
         while not stopping.wait(_LOOK_S):
             self._is_obeyed()
+
+    def _end(self) -> None:
+        """Let the worker drop the hosts, and wait until it has read the last order: once the role has ended, the topics may be
+        deleted, and a batch that was to read them would wait in vain."""
+        application = self._application
+        if application.stream is None or application.is_ending:
+            return
+        lasts = self.topics.send_warm_up(self._producer, shared_worker.END)
+        given_up = time.monotonic() + END_WITHIN_S
+        while lasts is not None and time.monotonic() < given_up and not application.is_ending:
+            ends = application.stream.ends.get(self.topics.orders, {})
+            if all(ends.get(partition, 0) > last for partition, last in lasts.items()):
+                return
+            time.sleep(_LOOK_CLOSELY_S)
+        _logger.warning("%s ends before the last of its orders was read", self.name)
 
     def _is_obeyed(self) -> bool:
         """Read what is reported of its hosts; returns whether they obey this life. JobFailed: see `serve`."""

@@ -20,6 +20,9 @@ BATCH_ORDERS = 1_000
 SHARED_BATCH_ORDERS = 250
 """The same for an application that queries share, where the others wait for the end of the batch."""
 
+SHARED_POLL_MS = 15_000
+"""How long such an application waits for records that should be there. After some tries it ends, and is started again."""
+
 
 def source_options(kafka: KafkaSettings, topic: str, first: Mapping[int, int] | None = None) -> dict[str, str]:
     """Options to read a topic from its first record on, or from these offsets, by partition. Trimmed records are not needed:
@@ -36,6 +39,8 @@ def shared_source_options(kafka: KafkaSettings, replica: str) -> dict[str, str]:
     record on."""
     return {
         **_stream_options(kafka, SHARED_BATCH_ORDERS),
+        # One topic that is deleted while a batch is to read it must not stop the others for ever.
+        "kafkaConsumer.pollTimeoutMs": str(SHARED_POLL_MS),
         "subscribePattern": f".+{re.escape(orders_topic('', replica))}",
         "startingOffsets": "earliest",
     }

@@ -13,7 +13,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -205,6 +205,29 @@ def test_a_jvm_that_is_killed_ends_all_roles_and_the_next_application_goes_on(be
     for job in bench.jobs:
         bench.supervisor.start(job)
     bench.check()
+
+
+def test_a_query_that_is_deleted_and_made_again_under_its_name_is_nothing_to_the_others(bench: Bench, tmp_path: Path) -> None:
+    bench.begin(Mode.CHECKPOINT_REDO)
+    bench.go_on()
+    other = bench.jobs[0]
+    name = f"t{uuid.uuid4().hex[:12]}"
+    for seed in range(2):
+        with SparkJob(other.settings, query_named(name, 2), tmp_path, {}) as job:
+            bench.supervisor.start(job)
+            scripts = [Script(fragment, seed) for fragment in job.fragments]
+            for script in scripts:
+                script.begin(Mode.OVERLAY_REDO)
+                script.go_on(20)
+            job.give(scripts)
+            job.check(scripts)
+            bench.supervisor.stop(job)
+            with closing(job.cluster.make_admin()) as admin:
+                admin.delete_topics([job.orders, job.answers])
+                wait_until(lambda: not {job.orders, job.answers} & {*admin.list_topics()}, "its topics are deleted")
+        bench.go_on()
+        bench.check()
+    assert bench.supervisor.process.poll() is None
 
 
 def test_roles_are_stopped_and_begin_again_and_an_application_without_any_ends(bench: Bench) -> None:
