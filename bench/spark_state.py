@@ -124,7 +124,7 @@ def _running(
     names = orders_topic(name, "r0"), answers_topic(name, "r0")
     cluster, kafka = Cluster("a", settings, "bench"), settings.sites["a"]
     ensure(cluster, [TopicSpec(topic, 1, {"max.message.bytes": str(64 << 20)}) for topic in names])
-    task = ReplicaTask(json.dumps({**QUERY, "name": name}), "r0", ("a",), name, name)
+    task = ReplicaTask(json.dumps({**QUERY, "name": name}), "r0", ("a",), name, name, "bench")
     orders = session.readStream.format("kafka").options(**source_options(kafka, names[0])).load().select(*ORDERS)
     writer = way(task, orders).writeStream.format("kafka").options(**sink_options(kafka, names[1]))
     if way is _in_the_worker:

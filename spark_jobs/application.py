@@ -133,9 +133,8 @@ class SparkApplication:
     def _rehearse(self, session: SparkSession, job: SharedJob, topic_id: str, place: Path) -> None:
         """As a job of its own does, with the topics of the first role."""
         topics = job.topics
-        task = worker.ReplicaTask(
-            json.dumps(job.record.spec), self.replica, topics.layout.sites, f"{topics.orders}@{topic_id}", job.record.inner
-        )
+        spec, log = json.dumps(job.record.spec), f"{topics.orders}@{topic_id}"
+        task = worker.ReplicaTask(spec, self.replica, topics.layout.sites, log, job.record.inner, self.name)
         firsts = None
         while firsts is None and not self._ending.is_set():
             firsts = job.send_warm_up()

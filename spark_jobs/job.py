@@ -66,7 +66,7 @@ class JobProcess:
             return EXIT_STOPPED
         place = self._own_place(topic_id)
         spec, log = json.dumps(self.record.spec), f"{topics.orders}@{topic_id}"
-        task = worker.ReplicaTask(spec, topics.replica, topics.layout.sites, log, self.record.inner)
+        task = worker.ReplicaTask(spec, topics.replica, topics.layout.sites, log, self.record.inner, self.name)
         status.note("topics")
         session = open_session(self.name, self.settings, place / "local", len(topics.instances))
         try:

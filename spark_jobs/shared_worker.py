@@ -163,8 +163,8 @@ class SharedHosts:
     def __init__(self, replica: str) -> None:
         self._replica = replica
         self._settings = load_settings()
-        self._client_id = f"spark.{replica}"
-        self._registry = QueryRegistry(Cluster(self._settings.home, self._settings, self._client_id))
+        self._name = f"spark.{replica}"
+        self._registry = QueryRegistry(Cluster(self._settings.home, self._settings, self._name))
         self._topics: dict[str, _Topic] = {}
         self._have_news: set[str] = set()
 
@@ -224,14 +224,14 @@ class SharedHosts:
 
     def _make(self, topic: str, record: QueryRecord) -> ReplicaHosts:
         layout = layout_of(record, self._settings.site_names)
-        cluster = Cluster(layout.site_of_replica(self._replica), self._settings, self._client_id)
+        cluster = Cluster(layout.site_of_replica(self._replica), self._settings, self._name)
         admin = cluster.make_admin()
         try:
             [described] = admin.describe_topics([topic])
         finally:
             admin.close()
         log = f"{topic}@{described['topic_id']}"
-        task = ReplicaTask(json.dumps(record.spec), self._replica, layout.sites, log, record.inner)
+        task = ReplicaTask(json.dumps(record.spec), self._replica, layout.sites, log, record.inner, self._name)
         return ReplicaHosts(task, ask_s=0.0)  # other queries do not wait: the role asks again when it begins again
 
     def _end(self, topic: str) -> None:

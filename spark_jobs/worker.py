@@ -73,6 +73,8 @@ class ReplicaTask:
     """A unique name of the orders topic: another topic of the same name has another one."""
     inner: str
     """The name of the query's version (`QueryRecord.inner`)."""
+    process: str
+    """The name of the driver's process, for log lines."""
 
 
 def obey(
@@ -115,7 +117,7 @@ def _rows(answers: list[tuple[int, bytes]]) -> pa.RecordBatch:
 @cache
 def _hosts(task: ReplicaTask) -> ReplicaHosts:
     """The hosts of this process: Spark passes the same task with every batch."""
-    set_up_logging(f"spark.{task.inner}.{task.replica}")
+    set_up_logging(task.process)
     return ReplicaHosts(task)
 
 

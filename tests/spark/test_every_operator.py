@@ -108,7 +108,7 @@ def test_their_bytes_are_the_same(
         environment = {**environment_of(settings), "PYTHONPATH": os.pathsep.join(map(str, (ROOT, installed)))}
         for name, value in environment.items():
             monkeypatch.setitem(context.environment, name, value)
-        task = ReplicaTask(json.dumps(query.dump()), "r0", ("a",), fresh_name, query.name)
+        task = ReplicaTask(json.dumps(query.dump()), "r0", ("a",), fresh_name, query.name, "test")
         progress = context.accumulator({}, ProgressAccumulator())
         given = session.createDataFrame(orders, "partition int, offset bigint, value binary").coalesce(1)
         answered = given.mapInArrow(partial(obey, task, progress), ANSWERS).collect()
