@@ -135,7 +135,9 @@ class Bench:
         assert held[: len(stable)] == [{**row, "_kind": "stable"} for row in stable]
         figures = figures_of(changes[since:], changes[:since], self.has_disorder)
         if not may_be_late and self.may_be_timed:
-            assert figures["delay_new_ms_max"] is None or figures["delay_new_ms_max"] <= self.x_ms, figures
+            # For as long as the machine kept the ear from its work, it may have kept a process of the query from its own.
+            bound_ms = self.x_ms + 1_000 * self.ear.worst_silence_s
+            assert figures["delay_new_ms_max"] is None or figures["delay_new_ms_max"] <= bound_ms, figures
         return {**figures, "settled_s": round(settled_s, 1)}
 
     def _reaches(self, until: int) -> bool:
