@@ -98,7 +98,7 @@ def _in_the_worker(task: ReplicaTask, orders: DataFrame) -> DataFrame:
     from spark_jobs import worker
     from spark_jobs.progress import ProgressAccumulator
 
-    progress = orders.sparkSession.sparkContext.accumulator({}, ProgressAccumulator())
+    progress = orders.sparkSession.sparkContext.accumulator({}, ProgressAccumulator[int]())
     return orders.mapInArrow(partial(worker.obey, task, progress), worker.ANSWERS)
 
 

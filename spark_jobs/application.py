@@ -33,9 +33,10 @@ from spark_jobs.connector import shared_source_options, sink_options, source_opt
 from spark_jobs.job import KEEP_WARM_S
 from spark_jobs.job_status import JobStatus
 from spark_jobs.order_stream import BATCH_EVERY, JobFailed, OrderPath, OrderStream, rehearse
+from spark_jobs.progress import ProgressAccumulator
 from spark_jobs.replica_topics import ReplicaTopics
 from spark_jobs.session import close_session, jvm_pid, open_session
-from spark_jobs.shared_worker import AllHostsAccumulator, HostsOfAll, TopicStates, TopicStatesAccumulator
+from spark_jobs.shared_worker import HostsOfAll, TopicStates, TopicStatesAccumulator
 
 UNUSED_S = 60.0
 """An application without roles ends after this time, and its JVM with it."""
@@ -120,7 +121,7 @@ class SparkApplication:
         local.mkdir(parents=True)
         self._session = session = open_session(self.name, self.settings, local)
         self.jvm = jvm_pid(session)
-        self._all_hosts = session.sparkContext.accumulator({}, AllHostsAccumulator())
+        self._all_hosts = session.sparkContext.accumulator({}, ProgressAccumulator())
         self._all_states = session.sparkContext.accumulator({}, TopicStatesAccumulator())
         self._rehearse(session, job, topic_id, local / "rehearsal")
         kafka = self.settings.sites[job.topics.site]
@@ -240,8 +241,7 @@ class SharedJob:
         lasts = self.topics.send_warm_up(self._producer, shared_worker.END)
         given_up = time.monotonic() + END_WITHIN_S
         while lasts is not None and time.monotonic() < given_up and not application.is_ending:
-            ends = application.stream.ends.get(self.topics.orders, {})
-            if all(ends.get(partition, 0) > last for partition, last in lasts.items()):
+            if application.stream.has_passed(self.topics.orders, lasts):
                 return
             time.sleep(_LOOK_CLOSELY_S)
         _logger.warning("%s ends before the last of its orders was read", self.name)

@@ -137,8 +137,7 @@ class JobProcess:
 
     def _has_passed(self, stream: OrderStream, offsets: dict[int, int] | None) -> bool:
         self._look(stream)
-        ends = stream.ends.get(self.topics.orders, {})
-        return offsets is not None and all(ends.get(partition, 0) > offset for partition, offset in offsets.items())
+        return offsets is not None and stream.has_passed(self.topics.orders, offsets)
 
     def _look(self, stream: OrderStream) -> None:
         """Read the progress. JobFailed if the query has ended."""

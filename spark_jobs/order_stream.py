@@ -70,7 +70,7 @@ class OrderStream:
         self.ends: dict[str, dict[int, int]] = {}
         """For each topic and partition: the offset after the last order of that batch."""
         self.rested_since = time.monotonic()
-        """When the last batch was seen."""
+        """When the last batch was first seen."""
 
     def look(self) -> None:
         """Read the progress. JobFailed if the query has ended."""
@@ -78,11 +78,18 @@ class OrderStream:
         if failure is not None:
             raise JobFailed(_failure_text(str(failure)))
         found = self._query.lastProgress
-        if found is None or (self.progress is not None and found.batchId == self.progress.batchId):
+        if found is None:
             return
-        self.progress, self.rested_since = found, time.monotonic()
+        if self.progress is None or found.batchId != self.progress.batchId:
+            self.rested_since = time.monotonic()
+        self.progress = found
         ends = json.loads(found.sources[0].endOffset) or {}
         self.ends = {topic: {int(p): end for p, end in by_partition.items()} for topic, by_partition in ends.items()}
+
+    def has_passed(self, topic: str, offsets: Mapping[int, int]) -> bool:
+        """Whether the orders at these offsets, by partition, have been executed, as far as `look` has seen."""
+        ends = self.ends.get(topic, {})
+        return all(ends.get(partition, 0) > offset for partition, offset in offsets.items())
 
     def stop(self) -> None:
         self._query.stop()

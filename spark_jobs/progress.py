@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 from pyspark.accumulators import AccumulatorParam
@@ -77,13 +77,18 @@ ProgressByPartition = Mapping[int, HostProgress]
 """The progress of each host, by the partition of its orders."""
 
 
-class ProgressAccumulator(AccumulatorParam[ProgressByPartition]):
-    """Adds reports of hosts to earlier ones."""
+Key = TypeVar("Key")
 
-    def zero(self, value: ProgressByPartition) -> ProgressByPartition:
+
+class ProgressAccumulator(AccumulatorParam[Mapping[Key, HostProgress]]):
+    """Adds reports of hosts, by any key, to earlier ones."""
+
+    def zero(self, value: Mapping[Key, HostProgress]) -> Mapping[Key, HostProgress]:
         return {}
 
-    def addInPlace(self, value1: ProgressByPartition, value2: ProgressByPartition) -> ProgressByPartition:
+    def addInPlace(
+        self, value1: Mapping[Key, HostProgress], value2: Mapping[Key, HostProgress]
+    ) -> Mapping[Key, HostProgress]:
         """A new mapping, because another thread may be reading the old one."""
         later = {p: report.after(value1[p]) if p in value1 else report for p, report in value2.items()}
         return {**value1, **later}

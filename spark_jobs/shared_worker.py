@@ -61,18 +61,6 @@ HostsOfAll = Mapping[tuple[str, int], HostProgress]
 """The progress of each host, by its topic of orders and its partition."""
 
 
-class AllHostsAccumulator(AccumulatorParam[HostsOfAll]):
-    """Adds reports of hosts to earlier ones."""
-
-    def zero(self, value: HostsOfAll) -> HostsOfAll:
-        return {}
-
-    def addInPlace(self, value1: HostsOfAll, value2: HostsOfAll) -> HostsOfAll:
-        """A new mapping, because another thread may be reading the old one."""
-        later = {key: report.after(value1[key]) if key in value1 else report for key, report in value2.items()}
-        return {**value1, **later}
-
-
 class TopicStatesAccumulator(AccumulatorParam[TopicStates]):
     """Keeps the last state of each topic."""
 

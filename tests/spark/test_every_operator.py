@@ -109,7 +109,7 @@ def test_their_bytes_are_the_same(
         for name, value in environment.items():
             monkeypatch.setitem(context.environment, name, value)
         task = ReplicaTask(json.dumps(query.dump()), "r0", ("a",), fresh_name, query.name, "test")
-        progress = context.accumulator({}, ProgressAccumulator())
+        progress = context.accumulator({}, ProgressAccumulator[int]())
         given = session.createDataFrame(orders, "partition int, offset bigint, value binary").coalesce(1)
         answered = given.mapInArrow(partial(obey, task, progress), ANSWERS).collect()
     for partition, script in enumerate(scripts):

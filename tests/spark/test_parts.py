@@ -107,7 +107,7 @@ def test_the_last_sound_snapshot_of_this_log_is_found() -> None:
 
 def test_what_hosts_tell_adds_up() -> None:
     """Counts do; what is so now replaces what was; the last rebuild is remembered."""
-    added_up, rebuild = ProgressAccumulator(), Rebuild(Cause.NEW, 7)
+    added_up, rebuild = ProgressAccumulator[int](), Rebuild(Cause.NEW, 7)
     first = HostProgress(WorkerUsage("w/1", 100), 5, 1, rebuild, 0.25, 1_000, 10)
     second = HostProgress(WorkerUsage("w/2", 200), 3, 0, None, None, 2_000, 0)
     before = added_up.addInPlace(added_up.zero({}), {0: first})
