@@ -14,6 +14,7 @@ import time as wall
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, assert_never
 
 from boreal.model.errors import CorruptError
@@ -100,12 +101,15 @@ class ModelClock:
         rows = copies = copied = 0
         for effect in effects:
             if isinstance(effect, Append):
-                rows += effect.frame.batch.num_rows if isinstance(effect.frame, Data) else 0
+                if isinstance(effect.frame, Data):
+                    rows += effect.frame.batch.num_rows
             elif isinstance(effect, StoreCheckpoint) and effect.state is not None:
                 copies += 1
                 copied += len(effect.state)
         if isinstance(event, Frames):
-            rows += sum([frame.batch.num_rows for _, frame in event.items if isinstance(frame, Data)])
+            for _, frame in event.items:
+                if isinstance(frame, Data):
+                    rows += frame.batch.num_rows
         return effects, 30 + rows // 10 + copied // 500 + copies * self.copy_us
 
 
@@ -187,11 +191,11 @@ class Process:
     """The run time of the last acknowledgement, or of the start of the incarnation, in microseconds."""
     lost_claim: bool = False
     """Whether the process has lost its claim on the logs that it reads (R27)."""
+    place: str = field(init=False)
+    """The place of the process in the network. Shards of one replica share it."""
 
-    @property
-    def place(self) -> str:
-        """The place of the process in the network. Shards of one replica share it."""
-        return f"{self.id.fragment}.{self.id.replica}"
+    def __post_init__(self) -> None:
+        self.place = f"{self.id.fragment}.{self.id.replica}"
 
     def forget(self) -> None:
         """End the incarnation: drop its readers, its inbox, and all that it waits for."""
@@ -269,6 +273,7 @@ class World:
         self._events: list[tuple[int, int, Callable[[], object]]] = []
         self._sequence = 0
         self._homes = {edge.name: fragment.name for fragment in plan.fragments for edge in fragment.outputs}
+        self._writers: dict[LogId, str] = {}
         self._listeners: dict[LogId, dict[InstanceId, None]] = {}
         for fragment in plan.fragments:
             for replica in fragment.replicas:
@@ -292,8 +297,9 @@ class World:
 
     def run(self, is_over: Callable[[], bool]) -> None:
         """Perform scheduled actions in time order, until `is_over` returns True or there are none."""
-        while self._events and not is_over():
-            self.turn(self.clock.wait_until(self._events[0][0]))
+        events, wait_until = self._events, self.clock.wait_until
+        while events and not is_over():
+            self.turn(wait_until(events[0][0]))
 
     @property
     def next_at(self) -> int | None:
@@ -424,7 +430,7 @@ class World:
         elif process.wake_at is None or deadline < process.wake_at or process.wake_at <= self.now:
             process.wake_at = deadline
             incarnation = process.incarnation
-            self.at(deadline, lambda: self._timer(process, incarnation, deadline))
+            self.at(deadline, partial(self._timer, process, incarnation, deadline))
 
     def _timer(self, process: Process, incarnation: int, deadline: int) -> None:
         if process.incarnation == incarnation and process.wake_at == deadline:
@@ -438,10 +444,9 @@ class World:
         clock = process.clock(self.now)
         process.is_busy = True
         effects, took = self.clock.charge(
-            (lambda: instance.begin(clock)) if event is None else (lambda: instance.handle(event, clock)), event
+            partial(instance.begin, clock) if event is None else partial(instance.handle, event, clock), event
         )
-        incarnation = process.incarnation
-        self.at(self.now + max(took, 1) + process.drag_us, lambda: self.finish(process, incarnation, effects, event))
+        self.at(self.now + max(took, 1) + process.drag_us, partial(self.finish, process, process.incarnation, effects, event))
 
     def finish(self, process: Process, incarnation: int, effects: list[Effect], event: Event | None) -> None:
         """A process has handled an event: perform the effects, and begin with the next event.
@@ -451,7 +456,7 @@ class World:
         if process.incarnation != incarnation:
             return
         if process.is_frozen:
-            process.held.append(lambda: self.finish(process, incarnation, effects, event))
+            process.held.append(partial(self.finish, process, incarnation, effects, event))
             return
         for effect in effects:
             self.perform(process, effect)
@@ -462,7 +467,7 @@ class World:
                 self.poll_later(process, reader)
         process.is_busy = False
         if process.inbox:
-            self.at(self.now, lambda: self._wake(process))
+            self.at(self.now, partial(self._wake, process))
         else:
             self._wake(process)
 
@@ -490,8 +495,7 @@ class World:
             case Acknowledge(positions):
                 self._acknowledge(process.id, positions)
             case StoreCheckpoint():
-                incarnation = process.incarnation
-                self.at(self.now + self.conditions.upload_us, lambda: self.stored(process, incarnation, effect))
+                self.at(self.now + self.conditions.upload_us, partial(self.stored, process, process.incarnation, effect))
             case Obey():
                 raise AssertionError("the host is beside the instance")
             case StateChanged() | Reconciled():
@@ -518,7 +522,7 @@ class World:
     def _send(self, process: Process, to: InstanceId, event: Event) -> None:
         there = self.processes[to].place
         if self.network.passes_messages(process.place, there):
-            self.at(self.now + self.network.latency(process.place), lambda: self.deliver(to, event))
+            self.at(self.now + self.network.latency(process.place), partial(self.deliver, to, event))
 
     def stored(self, process: Process, incarnation: int, effect: StoreCheckpoint) -> None:
         """A checkpoint has reached the store, `upload_us` after its `perform`: store it, and drop the ones before it.
@@ -562,8 +566,12 @@ class World:
     # Reading logs
 
     def _home(self, log: LogId) -> str:
-        home = self._homes.get(log.stream)
-        return f"{home}.{log.replica}" if home else log.stream.split("@")[0]
+        """The place that writes a log."""
+        place = self._writers.get(log)
+        if place is None:
+            home = self._homes.get(log.stream)
+            place = self._writers[log] = f"{home}.{log.replica}" if home else log.stream.split("@")[0]
+        return place
 
     def poll_later(self, process: Process, reader: Reader) -> None:
         """Schedule a read at the offset of a reader, unless one is scheduled, the reader is cut off, or no frame is new.
@@ -578,14 +586,13 @@ class World:
         if not self.network.passes_data(writer, process.place):
             return
         reader.is_polling = True
-        incarnation = process.incarnation
-        self.at(self.now + self.network.latency(writer), lambda: self._poll(process, incarnation, reader))
+        self.at(self.now + self.network.latency(writer), partial(self._poll, process, process.incarnation, reader))
 
     def _poll(self, process: Process, incarnation: int, reader: Reader) -> None:
         if process.incarnation != incarnation or process.readers.get(reader.log) is not reader:
             return
         if process.is_frozen:
-            process.held.append(lambda: self._poll(process, incarnation, reader))
+            process.held.append(partial(self._poll, process, incarnation, reader))
             return
         if not self.network.passes_data(self._home(reader.log), process.place):
             reader.is_polling = False
@@ -607,8 +614,7 @@ class World:
         if process.watched[log] or not self.network.passes_data(writer, process.place):
             return
         process.watched[log] = True
-        incarnation = process.incarnation
-        self.at(self.now + self.network.latency(writer), lambda: self._tail(process, incarnation, log))
+        self.at(self.now + self.network.latency(writer), partial(self._tail, process, process.incarnation, log))
 
     def _tail(self, process: Process, incarnation: int, log: LogId) -> None:
         if process.incarnation != incarnation:
@@ -625,14 +631,13 @@ class World:
         if not self.network.passes_data(writer, process.place):
             process.waiting_reads.append(read)
             return
-        incarnation = process.incarnation
-        self.at(self.now + self.network.latency(writer), lambda: self._read(process, incarnation, read))
+        self.at(self.now + self.network.latency(writer), partial(self._read, process, process.incarnation, read))
 
     def _read(self, process: Process, incarnation: int, read: Read) -> None:
         if process.incarnation != incarnation:
             return
         if process.is_frozen:
-            process.held.append(lambda: self._read(process, incarnation, read))
+            process.held.append(partial(self._read, process, incarnation, read))
             return
         log = self.logs.open(read.log)
         items: list[tuple[int, Frame]] = []

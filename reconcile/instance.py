@@ -120,6 +120,7 @@ class Instance:
         self.wanted_at = 0
         self.heard_until = 0
         self.ticked_at = 0
+        self.facts: Facts | None = None
         self.has_heard = False
         self.heartbeat_at = 0
         self.beats = 0
@@ -617,7 +618,11 @@ class Instance:
         is_redoing = sunion.redoing or (self.ending_redo and not is_marked)
         if sunion.is_early:
             is_marked = is_redoing = False
-        state = state_of(Facts(is_redoing, self.is_away, is_marked, has_failed_input))
+        facts = Facts(is_redoing, self.is_away, is_marked, has_failed_input)
+        if facts == self.facts:
+            return
+        self.facts = facts
+        state = state_of(facts)
         if state is not self.state:
             self._become(state, now, effects)
 

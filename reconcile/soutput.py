@@ -33,6 +33,8 @@ class _Track:
     """The counters of one output log."""
 
     log: LogId
+    key: str
+    """'stream/partition'."""
     next_id: int = 0
     """The next stable id of the current state."""
     written: int = 0
@@ -63,6 +65,8 @@ class SOutput:
     """The revision of the tentative suffix. It grows by one at each UNDO and START."""
     tracks: dict[str, list[_Track]] = field(init=False)
     """The output logs, by the name of the edge, in the order of the partitions."""
+    all_tracks: tuple[_Track, ...] = field(init=False)
+    """The output logs, in the same order."""
     stable_through: int = BEGINNING
     """The event time of the last stable boundary in the logs."""
     stable_ingest: int = 0
@@ -79,20 +83,16 @@ class SOutput:
     """The id of the failure that is being corrected, or was corrected last."""
 
     def __post_init__(self) -> None:
-        self.tracks = {
-            edge.name: [
-                _Track(LogId(edge.name, self.origin.replica, edge.partition(self.shard, reader)))
-                for reader in range(edge.partitions)
-            ]
+        logs = {
+            edge.name: [LogId(edge.name, self.origin.replica, edge.partition(self.shard, at)) for at in range(edge.partitions)]
             for edge in self.edges
         }
-
-    def _all(self) -> list[_Track]:
-        return [track for tracks in self.tracks.values() for track in tracks]
+        self.tracks = {name: [_Track(log, log.key) for log in written] for name, written in logs.items()}
+        self.all_tracks = tuple(track for tracks in self.tracks.values() for track in tracks)
 
     def next_ids(self) -> tuple[tuple[str, int], ...]:
         """For each output log: 'stream/partition', and the next stable id of the current state."""
-        return tuple((track.log.key, track.next_id) for track in self._all())
+        return tuple((track.key, track.next_id) for track in self.all_tracks)
 
     def start(
         self, made: Mapping[str, int], written: Mapping[str, int], epoch: int, written_to: Mapping[str, int]
@@ -104,12 +104,12 @@ class SOutput:
         that was restored from a partner's checkpoint may be ahead of the own logs. The logs then skip ids, and readers that
         need these rows switch to another replica (R27).
         """
-        for track in self._all():
-            track.next_id = made.get(track.log.key, 0)
-            track.written = track.visible = max(written.get(track.log.key, 0), track.next_id)
-            track.written_to = written_to.get(track.log.key, BEGINNING)
+        for track in self.all_tracks:
+            track.next_id = made.get(track.key, 0)
+            track.written = track.visible = max(written.get(track.key, 0), track.next_id)
+            track.written_to = written_to.get(track.key, BEGINNING)
         self.epoch = epoch + 1
-        return [Append(track.log, Start(self.origin, self.epoch, track.written)) for track in self._all()]
+        return [Append(track.log, Start(self.origin, self.epoch, track.written)) for track in self.all_tracks]
 
     def emit(
         self,
@@ -153,7 +153,7 @@ class SOutput:
         if step.tentative:
             self.is_provisional = True
             return effects + self._broadcast(lambda: boundary)
-        for track in self._all():
+        for track in self.all_tracks:
             effects += self._write_stable(track, boundary)
         self._note_boundary(boundary)
         return effects
@@ -199,7 +199,7 @@ class SOutput:
         self.epoch += 1
         self.is_provisional = False
         effects = []
-        for track in self._all():
+        for track in self.all_tracks:
             track.tentative = 0
             effects.append(Append(track.log, Undo(self.origin, self.epoch, track.visible - 1, self.cause)))
         return effects
@@ -232,7 +232,8 @@ class SOutput:
         t_max = bucket_end(int(times[-1]), self.bucket_us)
         if step.tentative:
             # An earlier incarnation has already written the stable rows up to this time.
-            rows = rows.slice(int(times.searchsorted(track.written_to, side="right")))
+            if times[0] <= track.written_to:
+                rows = rows.slice(int(times.searchsorted(track.written_to, side="right")))
             if not rows.num_rows:
                 return []
             first_id = track.visible + track.tentative
@@ -244,7 +245,8 @@ class SOutput:
         repeats = min(max(track.written - first_id, 0), rows.num_rows)
         if repeats == rows.num_rows:
             return []
-        rows, first_id = rows.slice(repeats), first_id + repeats
+        if repeats:
+            rows, first_id = rows.slice(repeats), first_id + repeats
         track.written = first_id + rows.num_rows
         return self._write_stable(track, Data(self.origin, self.epoch, first_id, rows, False, step.ingest, t_max))
 
@@ -262,4 +264,4 @@ class SOutput:
             self.stable_through, self.stable_ingest = boundary.time, boundary.ingest
 
     def _broadcast(self, make: Callable[[], Frame]) -> list[Append]:
-        return [Append(track.log, make()) for track in self._all()]
+        return [Append(track.log, make()) for track in self.all_tracks]

@@ -23,6 +23,8 @@ class Strategy:
     """Whether copies are made periodically, and not at MARK."""
     copied_at: int = 0
     """Event time. The last copy contains all input rows before it."""
+    _needed: tuple[int, int] | None = None
+    """The last (mark, event time) of `replay_from` in undo/redo, which is asked for at every tick."""
 
     @property
     def copies_at_mark(self) -> bool:
@@ -32,5 +34,7 @@ class Strategy:
     def replay_from(self, mark: int) -> int:
         """The event time from which rows must be processed again after a rollback to the mark."""
         if self.mode is Mode.UNDO_REDO:
-            return min(self.graph.needs(mark), mark)
+            if self._needed is None or self._needed[0] != mark:
+                self._needed = mark, min(self.graph.needs(mark), mark)
+            return self._needed[1]
         return self.copied_at if self.mode is Mode.CHECKPOINT_REDO and self.periodic else mark

@@ -224,7 +224,7 @@ class SUnion:
     @property
     def stable_through(self) -> int:
         """S (R16): the smallest stable boundary over the ports, rounded down to the start of a bucket. Event time."""
-        return self._floor(min(port.tape.boundary for port in self.ports))
+        return self._floor(min([port.tape.boundary for port in self.ports]))
 
     def missing(self) -> tuple[str, ...]:
         """The names of the ports that tentative steps omit: silent ones, and failed ones behind the leading view (R11)."""
@@ -430,14 +430,18 @@ class SUnion:
                 self._kept_from = replay_from
                 self._kept = [port.tape.place_of(replay_from) for port in self.ports]
             needed = [min(pair) for pair in zip(needed, self._kept, strict=True)]
+        memory_bytes = self.settings.memory_bytes
         for port, first_id in zip(self.ports, needed, strict=True):
             port.tape.drop_before(first_id)
-            port.evict(self.settings.memory_bytes, released)
+            if port.tape.nbytes > memory_bytes or port.suffix_nbytes > memory_bytes:
+                port.evict(memory_bytes, released)
 
     # Stable steps
 
     def _stable_step(self) -> Step | None:
         view = self.base
+        if self.stable_through <= view.position:
+            return None  # no cursor is beyond its tape
         through = self._floor(min([cursor.boundary(port.tape) for cursor, port in zip(view.cursors, self.ports, strict=True)]))
         if through <= view.position:
             return None
@@ -501,11 +505,13 @@ class SUnion:
         return next(upstream, f"{self.name}-{self.mark_number}")
 
     def _collect_due(self, now: int) -> None:
-        returned_by = self._returned_by()
+        returned_by, position = self._returned_by(), self.leading.position
         for at, port in enumerate(self.ports):
+            if not port.arrivals and not port.early:
+                continue
             if self.live is not None:
                 self._note_stranded(at, port)
-            port.forget_arrivals(self.leading.position)  # otherwise their grace would delay later arrivals
+            port.forget_arrivals(position)  # otherwise their grace would delay later arrivals
             while port.arrivals and self._overdue_at(*port.arrivals[0][1:3], returned_by) <= now:
                 arrival = port.arrivals.popleft()
                 if arrival.is_leap and self._is_ahead(arrival.upto):
@@ -566,8 +572,11 @@ class SUnion:
 
     def _returned_by(self) -> int:
         """The clock value by which the ports that return after an UNDO are expected to have their suffixes again."""
-        undone_at = [port.undone_at for port in self.ports if port.is_returning]
-        return (max(undone_at) if undone_at else BEGINNING) + self.settings.grace_us
+        undone_at = BEGINNING
+        for port in self.ports:  # asked several times a tick, so without a list
+            if port.undone_at > undone_at and port.undone_from > BEGINNING and port.is_returning:
+                undone_at = port.undone_at
+        return undone_at + self.settings.grace_us
 
     def _due_through(self, now: int) -> int:
         """The event time up to which delayed buckets are overdue; INFINITY if open windows are overdue, too."""

@@ -184,14 +184,17 @@ class Tape:
         """The index in `chunks` of the first chunk that starts at or after an id."""
         if not self.chunks or self.chunks[0].first_id >= chunk_id:
             return 0  # nearly always
+        if self.chunks[-1].first_id < chunk_id:
+            return len(self.chunks)
         return bisect_left(self.chunks, chunk_id, key=lambda chunk: chunk.first_id)
 
     def drop_before(self, chunk_id: int) -> None:
         """Drop the cached chunks that start before an id."""
+        if not self.chunks or self.chunks[0].first_id >= chunk_id:
+            return  # nearly always
         count = self.index_of(chunk_id)
-        if count:
-            self.nbytes -= sum(chunk.nbytes for chunk in self.chunks[:count])
-            del self.chunks[:count]
+        self.nbytes -= sum([chunk.nbytes for chunk in self.chunks[:count]])
+        del self.chunks[:count]
 
     def evict(self, limit: int) -> None:
         """Drop the oldest cached chunks, needed or not, until the cache is at most `limit` bytes. The log still has them."""
@@ -245,7 +248,8 @@ class Cursor:
 
     def is_joined(self, tape: Tape) -> bool:
         """Whether all rows that this cursor still needs are in memory."""
-        return self.replayed_to >= tape.cached_from
+        replayed_to = self.replayed[-1].next_id if self.replayed else self.next_id  # asked several times a tick, so spelled out
+        return replayed_to >= (tape.chunks[0].first_id if tape.chunks else tape.next_id)
 
     def boundary(self, tape: Tape) -> int:
         """The stable boundary up to which this cursor has all rows in memory: event time in microseconds."""
@@ -274,7 +278,7 @@ class Cursor:
             done += 1
             self.next_id = chunk.next_id
         del self.replayed[:done]
-        if self.replayed or not self.is_joined(tape):
+        if self.replayed or not tape.chunks or not self.is_joined(tape):
             return
         for at in range(tape.index_of(self.next_id), len(tape.chunks)):
             if tape.chunks[at].high >= upto:

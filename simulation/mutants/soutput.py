@@ -47,7 +47,7 @@ def forget_to_undo(patch: Patch) -> None:
     def make(_: Any) -> Any:
         def revoke(self: SOutput) -> Any:
             self.is_provisional = False
-            for track in self._all():
+            for track in self.all_tracks:
                 track.tentative = 0
             return []
 
@@ -200,7 +200,7 @@ def forget_what_was_written_at_a_rollback(patch: Patch) -> None:
 
     def make(original: Any) -> Any:
         def undo(self: SOutput, cause: str, defer: bool) -> Any:
-            for track in self._all():
+            for track in self.all_tracks:
                 track.written = track.next_id
             return original(self, cause, defer)
 
@@ -238,7 +238,7 @@ def anchor_what_was_written(patch: Patch) -> None:
     """Anchors and checkpoints hold the ids in the log, and not those that the state has made (R26)."""
 
     def make(_: Any) -> Any:
-        return lambda self: tuple((track.log.key, track.written) for track in self._all())
+        return lambda self: tuple((track.key, track.written) for track in self.all_tracks)
 
     patch(SOutput, "next_ids", make)
 
