@@ -30,7 +30,7 @@ FEED_S, SETTLE_S = 60.0, 15.0
 X_MS = 3_000.0
 
 COMPUTE = {"flights": "count(*)", "mean_delay": "avg(dep_delay)"}
-TUNING = {"bucket": "500ms", "boundary_interval": "250ms", "heartbeat": "500ms"}
+TUNING = {"bucket": "500ms", "boundary_interval": "500ms", "heartbeat": "1s"}
 """Intervals for many queries on few cores. By default they follow from X alone."""
 OPERATORS = {
     "all": {"union": list(AIRPORTS)},

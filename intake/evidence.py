@@ -53,6 +53,11 @@ class Evidence:
             self._answer(number, question, self._clock())
         return bool(answered)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a question waits for records."""
+        return bool(self._open)
+
     def forget(self) -> None:
         """Drop all questions: offsets have a new meaning from now on."""
         self._open.clear()

@@ -252,13 +252,14 @@ class Intake:
         anchor = self.place.announce(self._topic, {}) if self._unanchored >= ANCHOR_EVERY else None
         return self._boundaries(anchor, now)
 
-    def take(self, records: Records, now: int, unknown: frozenset[int] = frozenset()) -> Batch:
+    def take(self, records: Records, now: int, unknown: frozenset[int] = frozenset(), waited_us: int = 0) -> Batch:
         """Turn records into one batch: for each log an announcement, then the rows ordered by time. unknown: the ids of
-        schemas that the registry does not know."""
+        schemas that the registry does not know. waited_us: for how long the records had waited here for others: X counts this
+        time, too."""
         self.place.clock, self.place.rules, self.place.unknown = now, self._own_rules, unknown
-        return self.take_again(records, now)
+        return self.take_again(records, now, waited_us)
 
-    def take_again(self, records: Records, now: int) -> Batch:
+    def take_again(self, records: Records, now: int, waited_us: int = 0) -> Batch:
         """As `take`, for the batch that the former incarnation announced; uses the clock and the rules of the announcement:
         some logs may hold its rows already."""
         # Sorted: a batch that is repeated after a crash gives the same rows in the same order.
@@ -270,7 +271,7 @@ class Intake:
         frames = self._boundaries(self.place.announce(self._topic, until), now)
         contents = self._sort(taken)
         rows = self._accept(contents)
-        frames += self._log_rows(rows, now)
+        frames += self._log_rows(rows, now - waited_us)
         for partition, offset in until.items():
             known = self.place.partitions[partition]
             posted = contents.posted.get(partition, known.posted)
@@ -500,7 +501,7 @@ class Intake:
 
     # Writing
 
-    def _log_rows(self, rows: ParsedRows, now: int) -> list[tuple[LogId, Frame]]:
+    def _log_rows(self, rows: ParsedRows, ingest: int) -> list[tuple[LogId, Frame]]:
         if not len(rows.times):
             return []
         schema = self._shape.schema.arrow
@@ -514,7 +515,7 @@ class Intake:
                     first_id = self.place.next_ids[log.key]
                     self.place.next_ids[log.key] += part.num_rows
                     t_max = bucket_end(part.column(0)[-1].as_py(), self._bucket_us)
-                    frames.append((log, Data(self._origin, 0, first_id, part, False, ((INFINITY, now),), t_max)))
+                    frames.append((log, Data(self._origin, 0, first_id, part, False, ((INFINITY, ingest),), t_max)))
         return frames
 
 

@@ -22,7 +22,7 @@ from kafka.errors import KafkaError
 from intake.calm import Calmness, CalmPartitions
 from intake.user_records import PartitionRecords
 from services.kafka.clusters import log_retry
-from services.source.record_readers import LONGEST_LOOK_MS, RecordReader
+from services.source.record_readers import RecordReader
 from services.storage.shared_reader import LogFetch, SharedReader
 
 _logger = logging.getLogger("boreal.source")
@@ -36,26 +36,29 @@ class CalmReader:
         make_alone: Callable[[], RecordReader],
         shared: SharedReader,
         topic: str,
-        look_ms: int,
         with_keys: bool,
     ) -> None:
-        """make_alone: makes the client that reads the topic alone. look_ms: how long records are gathered if more have just
-        come, since a batch of one costs as much as a batch of many."""
+        """make_alone: makes the client that reads the topic alone."""
         self._make_alone = make_alone
         self._shared = shared
         self._topic = topic
-        self._look_s = min(look_ms, LONGEST_LOOK_MS) / 1_000
         self._with_keys = with_keys
         self._alone: RecordReader | None = None
         self._offsets: dict[int, int] = {}
         self._member: _Member | None = None
         self._calmness = Calmness(_steady_us(), round(shared.calm_s * 1_000_000))
-        self._taken_at = 0.0
+
+        self._waited_s = 0.0
 
     @property
     def is_shared(self) -> bool:
         """Whether it has no client of its own now."""
         return self._alone is None and self._member is not None
+
+    @property
+    def waited_us(self) -> int:
+        """For how long the oldest record that the last poll returned had been here, in microseconds; 0 while read alone."""
+        return round(self._waited_s * 1_000_000)
 
     def read_from(self, offsets: Mapping[int, int]) -> None:
         self._leave()
@@ -63,9 +66,12 @@ class CalmReader:
         self._alone = self._alone or self._make_alone()
         self._alone.read_from(offsets)
 
-    def poll(self, timeout_ms: int, most: int) -> dict[int, PartitionRecords]:
+    def poll(self, timeout_ms: int, most: int, gather_s: Callable[[], float] = lambda: 0.0) -> dict[int, PartitionRecords]:
+        """As `RecordReader.poll`. gather_s: asked when records have come: for how many seconds they may wait here for others,
+        since a batch of one costs as much as a batch of many. While the topic is read alone, its client decides."""
+        self._waited_s = 0.0
         if self._member is not None and self._alone is None:
-            found = self._take(self._member, timeout_ms / 1_000)
+            found = self._take(self._member, timeout_ms / 1_000, gather_s)
         elif (alone := self._maybe_alone()) is not None:
             found = alone.poll(timeout_ms, most)
         else:
@@ -93,11 +99,8 @@ class CalmReader:
         if self._alone is not None:
             self._alone.close()
 
-    def _take(self, member: _Member, timeout_s: float) -> dict[int, PartitionRecords]:
-        # Later records follow soon after earlier ones: then they are gathered, as a fetch of our own would.
-        found = member.take(timeout_s, self._taken_at + self._look_s)
-        if found:
-            self._taken_at = time.monotonic()
+    def _take(self, member: _Member, timeout_s: float, gather_s: Callable[[], float]) -> dict[int, PartitionRecords]:
+        found, self._waited_s = member.take(timeout_s, gather_s)
         return {number: PartitionRecords.of(records, self._with_keys) for number, records in found.items()}
 
     def _choose(self) -> None:
@@ -148,6 +151,7 @@ class _Member:
         self._changed = threading.Condition()
         self._partitions: CalmPartitions[ConsumerRecord] = CalmPartitions(positions)
         self._seats = {TopicPartition(topic, number): _Seat(self, number) for number in positions}
+        self._came_at = 0.0
         self.has_left = False
         for place, seat in self._seats.items():
             shared.join(seat, place)
@@ -160,14 +164,16 @@ class _Member:
             self._partitions.drop_before(positions)
             return True
 
-    def take(self, timeout_s: float, not_before_s: float) -> dict[int, list[ConsumerRecord]]:
-        """What has come; waits for something, but not after the timeout. not_before_s: when to take it at the earliest, unless
-        the timeout comes first."""
+    def take(self, timeout_s: float, gather_s: Callable[[], float]) -> tuple[dict[int, list[ConsumerRecord]], float]:
+        """What has come, and for how many seconds the first of it has been here. Waits for something, but not after the
+        timeout. gather_s: for how long it then waits for more, unless the timeout comes first."""
         until = time.monotonic() + timeout_s
         with self._changed:
-            self._changed.wait_for(lambda: self._partitions.has_waiting or self.has_left, timeout_s)
-            self._changed.wait_for(lambda: self.has_left, max(min(not_before_s, until) - time.monotonic(), 0))
-            return self._partitions.take()
+            if self._changed.wait_for(lambda: self._partitions.has_waiting or self.has_left, timeout_s):
+                left_s = min(gather_s(), until - time.monotonic())
+                self._changed.wait_for(lambda: self.has_left, max(left_s, 0))
+            waited_s = time.monotonic() - self._came_at if self._partitions.has_waiting else 0.0
+            return self._partitions.take(), waited_s
 
     @property
     def has_waiting(self) -> bool:
@@ -198,6 +204,8 @@ class _Member:
         with self._changed:
             if self.has_left:
                 return False
+            if not self._partitions.has_waiting:
+                self._came_at = time.monotonic()
             has_come = self._partitions.put(number, fetched.start, fetched.records, fetched.reached, fetched.end)
             self.has_left = not has_come or self._partitions.is_full
             self._changed.notify_all()
@@ -217,7 +225,7 @@ class _Seat:
 
     @property
     def gather_us(self) -> int:
-        return 0  # a source gathers what it takes, and no boundaries come to a topic of users
+        return 0  # a source gathers what it takes, and nothing comes to a topic of users while it is calm
 
     def take_shared(self, fetched: LogFetch) -> bool:
         return self._member.put(self._number, fetched)

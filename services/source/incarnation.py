@@ -205,7 +205,7 @@ class SourceIncarnation:
         # Rounded up: who wakes before the tick would only look again.
         wait_ms = -(-max(min(self._next_boundary_us, self._next_evidence_us) - now_us(), 0) // 1_000)
         try:
-            return self.topic.poll(wait_ms, self.intake.most_records or FRAME_ROWS)
+            return self.topic.poll(wait_ms, self.intake.most_records or FRAME_ROWS, self._gather_s)
         except OffsetOutOfRangeError:
             for partition, offset in self._ask(self.topic.find_again).items():
                 self.intake.skip(partition, offset)
@@ -213,9 +213,16 @@ class SourceIncarnation:
             self._changed_us = now_us()
             return {}
 
+    def _gather_s(self) -> float:
+        """For how many seconds the records of a calm topic may wait: until the next tick, since a turn costs as much for one as
+        for many, and their bucket is complete only with a boundary. Not if the boundary waits for them."""
+        now = now_us()
+        return 0.0 if self.evidence.is_open else (_tick_after(now, self.plan.boundary_interval_us) - now) / 1_000_000
+
     def _log_batch(self, found: dict[int, PartitionRecords]) -> None:
+        waited_us = self.topic.waited_us
         unknown = self._learn(found)
-        batch = self.intake.take(found, now_us(), unknown)
+        batch = self.intake.take(found, now_us(), unknown, waited_us)
         if batch.letters:
             self._send(batch.letters)
             self._pass("source.letters_sent")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from kafka import TopicPartition
@@ -30,9 +30,9 @@ class UserTopic:
         with_keys: bool = False,
         since_ms: int | None = None,
     ) -> None:
-        """clients: of the topic's site. look_ms: how long a poll gathers records if few come. One poll costs as much as many
-        records. choice: which client reads the records while they are not few; kafka-python's always says where partitions
-        begin and end. with_keys: whether keys and time stamps of
+        """clients: of the topic's site. look_ms: how long a client that reads this topic alone gathers records if few come. One
+        poll costs as much as many records. choice: which client reads the records while they are not few; kafka-python's always
+        says where partitions begin and end. with_keys: whether keys and time stamps of
         the records are wanted. since_ms: partitions of which nothing is known are read from the first record on that was
         written at this time or later (milliseconds since the epoch); None: from their beginning."""
         self.name = name
@@ -43,7 +43,7 @@ class UserTopic:
         self._consumer = self._ends.client
         self._exists = False
         make = partial(make_reader, choice, clients.cluster, name, look_ms, with_keys)
-        self._reader = CalmReader(make, clients.calm, name, look_ms, with_keys)
+        self._reader = CalmReader(make, clients.calm, name, with_keys)
 
     @property
     def assigned(self) -> list[int]:
@@ -78,9 +78,15 @@ class UserTopic:
             if of.partition not in place.partitions and (starts[of] < ends[of] or (self._since_ms is not None and starts[of]))
         }
 
-    def poll(self, timeout_ms: int, most: int) -> dict[int, PartitionRecords]:
-        """The next records, at most `most`. OffsetOutOfRangeError: call `find_again`."""
-        return self._reader.poll(timeout_ms, most)
+    def poll(self, timeout_ms: int, most: int, gather_s: Callable[[], float] = lambda: 0.0) -> dict[int, PartitionRecords]:
+        """The next records, at most `most`. gather_s: for how many seconds the records of a calm topic may wait for others.
+        OffsetOutOfRangeError: call `find_again`."""
+        return self._reader.poll(timeout_ms, most, gather_s)
+
+    @property
+    def waited_us(self) -> int:
+        """For how long the oldest record that the last poll returned had waited here, in microseconds."""
+        return self._reader.waited_us
 
     def poll_until(self, until: Mapping[int, int], timeout_ms: int, most: int) -> dict[int, PartitionRecords] | None:
         """Like `poll`, but only records before these offsets, one for each partition that is read; None after all of them were

@@ -64,8 +64,11 @@ def edge(name: str, partitions: int = 1, key: tuple[str, ...] = ()) -> Edge:
 class ByRecord(Intake):
     """Takes records that are objects."""
 
-    def take_again(self, records: Mapping[int, Sequence[Record]], now: int) -> Batch:  # type: ignore[override]
-        return super().take_again({number: PartitionRecords.of(found, True) for number, found in records.items()}, now)
+    def take_again(  # type: ignore[override]
+        self, records: Mapping[int, Sequence[Record]], now: int, waited_us: int = 0
+    ) -> Batch:
+        parts = {number: PartitionRecords.of(found, True) for number, found in records.items()}
+        return super().take_again(parts, now, waited_us)
 
     take: Callable[..., Batch]  # which calls `take_again`
 
@@ -177,6 +180,11 @@ def test_rows_become_one_frame_a_log_ordered_by_time_with_contiguous_ids() -> No
     assert [frame.ingest for frame in data] == [((INFINITY, NOW + 70),), ((INFINITY, NOW + 80),)]
     assert data[0].t_max == 3 * SECOND + BUCKET_US
     assert data[0].batch.schema == Schema.of(dict(SCHEMA)).arrow
+
+
+def test_x_counts_the_time_that_records_had_waited_for_others() -> None:
+    batch = intake(stream()).take({0: [row(0, 3, "a")]}, now=NOW + 70, waited_us=50)
+    assert [frame.ingest for _, frame in batch.frames if isinstance(frame, Data)] == [((INFINITY, NOW + 20),)]
 
 
 def test_each_edge_has_all_rows_and_each_of_its_partitions_those_of_its_keys() -> None:

@@ -19,7 +19,7 @@ from services.source.calm_reader import CalmReader
 from services.source.record_readers import RecordReader
 from services.storage.shared_reader import LogFetch, Member, SharedReader
 
-LOOK_MS = 20
+GATHER_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,12 @@ class Reading:
     """A reader of the topic, and the offsets that it has returned."""
 
     def __init__(self, topic: Topic) -> None:
-        self.reader = CalmReader(topic.make, cast(SharedReader, topic), "in", LOOK_MS, False)
+        self.reader = CalmReader(topic.make, cast(SharedReader, topic), "in", False)
         self.reader.read_from({0: 0, 1: 0})
         self.seen: dict[int, list[int]] = {0: [], 1: []}
 
-    def poll(self, timeout_ms: int = 0) -> int:
-        found = self.reader.poll(timeout_ms, 1_000)
+    def poll(self, timeout_ms: int = 0, gather_s: Callable[[], float] = lambda: 0.0) -> int:
+        found = self.reader.poll(timeout_ms, 1_000, gather_s)
         for number, records in found.items():
             self.seen[number] += records.offsets.tolist()
             assert self.reader.position(number) == records.end
@@ -272,16 +272,28 @@ def test_a_refusal_is_told(topic: Topic) -> None:
         reading.poll(10)
 
 
-def test_records_that_follow_soon_are_gathered(topic: Topic) -> None:
+def test_records_are_gathered_until_the_next_look_and_it_is_told_how_long(topic: Topic) -> None:
     reading = Reading(topic)
     reading.share(topic)
     topic.ends[0] = 1
     topic.fetch()
-    reading.poll(1_000)
+    began = time.monotonic()
+    reading.poll(1_000, gather_s=lambda: GATHER_S)
+    assert time.monotonic() - began >= GATHER_S and reading.seen[0] == [0]
+    assert reading.reader.waited_us >= 1_000_000 * GATHER_S
     topic.ends[0] = 2
     topic.fetch()
     began = time.monotonic()
-    reading.poll(1_000)
-    assert time.monotonic() - began > LOOK_MS / 2_000 and reading.seen[0] == [0, 1]
+    reading.poll(round(1_000 * GATHER_S), gather_s=lambda: 3_600.0)
+    assert time.monotonic() - began >= GATHER_S and reading.seen[0] == [0, 1], "not longer than the poll"
+    assert reading.poll(0, gather_s=lambda: 3_600.0) == 0 and reading.reader.waited_us == 0
     reading.reader.read_from({0: 2, 1: 0})
     assert topic.members == 0 and topic.open == 1
+
+
+def test_what_came_before_a_burst_does_not_wait(topic: Topic) -> None:
+    reading = Reading(topic)
+    reading.share(topic)
+    slowness(topic, reading)
+    reading.poll(3_600_000, gather_s=lambda: 3_600.0)
+    assert len(reading.seen[1]) > MOST_WAITING
