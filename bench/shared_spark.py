@@ -11,20 +11,18 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
-from kafka import KafkaAdminClient, KafkaProducer
-from kafka.admin import NewTopic
+from kafka import KafkaProducer
 
-from bench.commands import Commands, stack_up
+from bench.departures_stack import DeparturesStack, departures_stack, processor_time
 from bench.figures import Figure, as_report
-from bench.idle import AIRPORTS, departures
+from bench.idle import AIRPORTS
 
-QUERIES = 10
+QUERIES, WORKERS = 10, 2
 ROW_EVERY_S = 0.2
 FEED_S, SETTLE_S = 60.0, 15.0
 X_MS = 3_000.0
@@ -41,12 +39,15 @@ OPERATORS = {
 
 def main() -> dict[str, Any]:
     """Measure it; four minutes."""
-    with tempfile.TemporaryDirectory(prefix="boreal-bench-") as folder, _stack(Path(folder)) as (stack, bootstrap):
+    with (
+        tempfile.TemporaryDirectory(prefix="boreal-bench-") as folder,
+        departures_stack(_Stack, Path(folder), WORKERS) as (stack, bootstrap),
+    ):
         return as_report("shared_spark", list(_figures(stack, bootstrap)))
 
 
 def _figures(stack: _Stack, bootstrap: str) -> Iterator[Figure]:
-    seconds = [stack.apply(f"q{number}") for number in range(QUERIES)]
+    seconds = [stack.apply(f"q{number}", TUNING, engine="spark", operators=OPERATORS) for number in range(QUERIES)]
     yield Figure("query 1: apply until live", seconds[0], "s")
     yield Figure(f"query {QUERIES}: apply until live", seconds[-1], "s", lower_is_better=True)
     time.sleep(SETTLE_S)
@@ -88,25 +89,14 @@ def _feed(producer: KafkaProducer, seconds: float) -> None:
     producer.flush()
 
 
-class _Stack(Commands):
-    """A stack with ten queries of the same topics."""
-
-    def apply(self, name: str) -> float:
-        """Apply the query under this name; returns after how many seconds it was live."""
-        path = self.data.parent / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(departures(TUNING, name=name, engine="spark", operators=OPERATORS)))
-        began = time.monotonic()
-        self.run("query", "apply", str(path))
-        return time.monotonic() - began
-
+class _Stack(DeparturesStack):
     def queries(self) -> list[dict[str, Any]]:
         """What each query says of its results."""
         return [json.loads(self.run("query", "show", f"q{number}")) for number in range(QUERIES)]
 
     def families(self, kind: str | None = None) -> list[list[psutil.Process]]:
         """The processes of the stack that run roles of a kind, or all, each with those that it has started."""
-        state = json.loads((self.data / "run" / "state.json").read_text())
-        pids = {process["pid"] for process in state["processes"] if kind in (None, process["kind"])}
+        pids = {process["pid"] for process in self.state["processes"] if kind in (None, process["kind"])}
         return [[psutil.Process(pid), *psutil.Process(pid).children(recursive=True)] for pid in sorted(pids)]
 
     def times(self) -> dict[str, float]:
@@ -114,9 +104,7 @@ class _Stack(Commands):
         spark = {process.pid for family in self.families("spark") for process in family}
         found = {"spark": 0.0, "others": 0.0}
         for process in {process for family in self.families() for process in family}:
-            with suppress(psutil.NoSuchProcess):  # of a short life: a process that the JVM forks
-                times = process.cpu_times()
-                found["spark" if process.pid in spark else "others"] += times.user + times.system
+            found["spark" if process.pid in spark else "others"] += processor_time(process)
         return found
 
     def cores_since(self, began: dict[str, float], seconds: float) -> dict[str, float]:
@@ -126,11 +114,3 @@ class _Stack(Commands):
         began = self.times()
         time.sleep(seconds)
         return self.cores_since(began, seconds)
-
-
-@contextmanager
-def _stack(folder: Path) -> Iterator[tuple[_Stack, str]]:
-    with stack_up(_Stack(folder / "data"), "--workers", "2") as (stack, bootstrap):
-        with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
-            admin.create_topics([NewTopic(f"in.{name}", num_partitions=1, replication_factor=1) for name in AIRPORTS])
-        yield stack, bootstrap

@@ -9,7 +9,6 @@ failed; the supervisor starts it again, as it does with any other role. What fai
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import socket
@@ -18,7 +17,6 @@ import threading
 import time
 import uuid
 from functools import partial
-from pathlib import Path
 
 from pyspark.accumulators import Accumulator
 from pyspark.sql import SparkSession
@@ -28,12 +26,13 @@ from services.hosting.connections import Connections
 from services.hosting.process import EXIT_FAILED, EXIT_STOPPED, StatusPublisher, run_process, set_clock
 from services.kafka.settings import ServiceSettings, load_settings
 from services.worker.worker import Worker
-from spark_jobs import shared_worker, worker
-from spark_jobs.connector import shared_source_options, sink_options, source_options
+from spark_jobs import shared_worker
+from spark_jobs.connector import shared_source_options, sink_options
 from spark_jobs.job import KEEP_WARM_S
 from spark_jobs.job_status import JobStatus
-from spark_jobs.order_stream import BATCH_EVERY, JobFailed, OrderPath, OrderStream, rehearse
+from spark_jobs.order_stream import BATCH_EVERY, JobFailed, OrderPath, OrderStream
 from spark_jobs.progress import ProgressAccumulator
+from spark_jobs.rehearsal import rehearse
 from spark_jobs.replica_topics import ReplicaTopics
 from spark_jobs.session import close_session, jvm_pid, open_session
 from spark_jobs.shared_worker import HostsOfAll, TopicStates, TopicStatesAccumulator
@@ -123,26 +122,13 @@ class SparkApplication:
         self.jvm = jvm_pid(session)
         self._all_hosts = session.sparkContext.accumulator({}, ProgressAccumulator())
         self._all_states = session.sparkContext.accumulator({}, TopicStatesAccumulator())
-        self._rehearse(session, job, topic_id, local / "rehearsal")
-        kafka = self.settings.sites[job.topics.site]
+        kafka, task = self.settings.sites[job.topics.site], job.topics.task(topic_id, self.name)
+        rehearse(session, task, kafka, job.topics, job.send_warm_up, local / "rehearsal", self._ending)
         obey = partial(shared_worker.obey, self.replica, self._all_hosts, self._all_states)
         source, sink = shared_source_options(kafka, self.replica), sink_options(kafka, None)
         path = OrderPath(source, shared_worker.ORDERS, obey, shared_worker.ANSWERS, sink)
         self.stream = OrderStream(session, self.name, path, checkpoint, BATCH_EVERY)
         threading.Thread(target=self._watch, args=(self.stream,), name="watch", daemon=True).start()
-
-    def _rehearse(self, session: SparkSession, job: SharedJob, topic_id: str, place: Path) -> None:
-        """As a job of its own does, with the topics of the first role."""
-        topics = job.topics
-        spec, log = json.dumps(job.record.spec), f"{topics.orders}@{topic_id}"
-        task = worker.ReplicaTask(spec, self.replica, topics.layout.sites, log, job.record.inner, self.name)
-        firsts = None
-        while firsts is None and not self._ending.is_set():
-            firsts = job.send_warm_up()
-        kafka = self.settings.sites[topics.site]
-        source, sink = source_options(kafka, topics.orders, firsts), sink_options(kafka, topics.orders)
-        path = OrderPath(source, worker.ORDERS, partial(worker.rehearse, task), worker.ANSWERS, sink)
-        rehearse(session, self.name, path, place, self._ending)
 
     def _watch(self, stream: OrderStream) -> None:
         """Read what the streaming query and its hosts report, and keep the Python worker: Spark ends one that has been idle for

@@ -9,7 +9,6 @@ spark-submit can run this file directly.
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import threading
@@ -19,7 +18,6 @@ from pathlib import Path
 
 import psutil
 from pyspark.accumulators import Accumulator
-from pyspark.sql import SparkSession
 
 from deployment.query_record import QueryRecord
 from services.hosting.connections import Connections, run_query_process
@@ -27,8 +25,9 @@ from services.hosting.process import EXIT_STOPPED, StatusPublisher
 from spark_jobs import worker
 from spark_jobs.connector import sink_options, source_options
 from spark_jobs.job_status import JobStatus
-from spark_jobs.order_stream import BATCH_EVERY, BatchFunction, JobFailed, OrderPath, OrderStream, rehearse
+from spark_jobs.order_stream import BATCH_EVERY, JobFailed, OrderPath, OrderStream
 from spark_jobs.progress import ProgressAccumulator, ProgressByPartition
+from spark_jobs.rehearsal import rehearse
 from spark_jobs.replica_topics import ReplicaTopics
 from spark_jobs.session import close_session, jvm_pid, open_session
 
@@ -65,17 +64,18 @@ class JobProcess:
         if topic_id is None:
             return EXIT_STOPPED
         place = self._own_place(topic_id)
-        spec, log = json.dumps(self.record.spec), f"{topics.orders}@{topic_id}"
-        task = worker.ReplicaTask(spec, topics.replica, topics.layout.sites, log, self.record.inner, self.name)
+        task, kafka = topics.task(topic_id, self.name), self.settings.sites[topics.site]
         status.note("topics")
         session = open_session(self.name, self.settings, place / "local", len(topics.instances))
         try:
             status.jvm = jvm_pid(session)
             self._hosts = session.sparkContext.accumulator({}, ProgressAccumulator())
             status.note("session")
-            self._rehearse(session, task, place / "local" / "rehearsal", stopping)
+            send_warm_up = partial(topics.send_warm_up, self._producer)
+            rehearse(session, task, kafka, topics, send_warm_up, place / "local" / "rehearsal", stopping)
             status.note("rehearsal")
-            path = self._path(partial(worker.obey, task, self._hosts), topics.answers)
+            source, sink = source_options(kafka, topics.orders), sink_options(kafka, topics.answers)
+            path = OrderPath(source, worker.ORDERS, partial(worker.obey, task, self._hosts), worker.ANSWERS, sink)
             stream = OrderStream(session, self.name, path, place / "checkpoint", BATCH_EVERY)
             self._await_hosts(stream, stopping)
             status.note("hosts")
@@ -102,21 +102,6 @@ class JobProcess:
         shutil.rmtree(own / "local", ignore_errors=True)
         (own / "local").mkdir(parents=True)
         return own
-
-    def _rehearse(self, session: SparkSession, task: worker.ReplicaTask, place: Path, stopping: threading.Event) -> None:
-        """Run batches of warm-up records before the first order; the worker answers each with another one, written to the same
-        topic."""
-        firsts = None
-        while firsts is None and not stopping.is_set():
-            firsts = self.topics.send_warm_up(self._producer)
-        path = self._path(partial(worker.rehearse, task), self.topics.orders, firsts)
-        rehearse(session, self.name, path, place, stopping)
-
-    def _path(self, act: BatchFunction, to: str, firsts: dict[int, int] | None = None) -> OrderPath:
-        """From the orders, from the first one or from the offsets `firsts` on, to a topic."""
-        kafka = self.settings.sites[self.topics.site]
-        source = source_options(kafka, self.topics.orders, firsts)
-        return OrderPath(source, worker.ORDERS, act, worker.ANSWERS, sink_options(kafka, to))
 
     def _await_hosts(self, stream: OrderStream, stopping: threading.Event) -> None:
         """Wait until all existing orders have been executed, so that every host has its state."""

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -19,14 +18,6 @@ from spark_jobs.session import is_on_one_core
 BATCH_EVERY = "200 milliseconds"
 """The shortest time between the starts of batches. A batch costs the JVM some 60 ms of a core even with one row: without this,
 a job with few rows took a whole core."""
-
-AT_ONCE = "0 seconds"
-"""A batch of a rehearsal begins as soon as the one before has ended."""
-
-AT_REST_S = 0.3
-"""A rehearsal ends when no batch has come for this time."""
-
-_LOOK_CLOSELY_S = 0.05
 
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -93,20 +84,6 @@ class OrderStream:
 
     def stop(self) -> None:
         self._query.stop()
-
-
-def rehearse(session: SparkSession, name: str, path: OrderPath, place: Path, stopping: Event) -> None:
-    """Run batches of warm-up records, which `path.act` answers with others in the same topic, until none comes. The first batch
-    takes seconds, the fifth a fraction of one.
-
-    A rehearsal must end by itself: Spark would kill a worker that is stopped during a task, with all that it has loaded.
-    """
-    stream = OrderStream(session, name, path, place, AT_ONCE)
-    while not stopping.wait(_LOOK_CLOSELY_S):
-        stream.look()
-        if stream.progress is not None and time.monotonic() - stream.rested_since > AT_REST_S:
-            break
-    stream.stop()
 
 
 def _failure_text(failure: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from contextlib import closing
@@ -15,7 +16,7 @@ from deployment.operator_hosts import answers_topic, orders_topic
 from deployment.query_record import QueryRecord
 from services.kafka.clusters import FORGET_AFTER_MS, Cluster
 from services.kafka.settings import ServiceSettings
-from spark_jobs.worker import WARM_UP
+from spark_jobs.worker import WARM_UP, ReplicaTask
 
 _LOOK_S = 0.2
 
@@ -27,6 +28,7 @@ class ReplicaTopics:
 
     def __init__(self, settings: ServiceSettings, record: QueryRecord, replica: str) -> None:
         """UserError if the replica has no instance whose operators run in Spark."""
+        self._record = record
         self.layout = layout_of(record, settings.site_names)
         self.replica = replica
         self.instances = self.layout.remote_instances(replica)
@@ -49,6 +51,11 @@ class ReplicaTopics:
                     return str(found[self.orders]["topic_id"])
             stopping.wait(_LOOK_S)
         return None
+
+    def task(self, topic_id: str, process: str) -> ReplicaTask:
+        """What Python workers are told of the replica. topic_id: Kafka's, of the orders topic; process: the driver's name."""
+        spec, log = json.dumps(self._record.spec), f"{self.orders}@{topic_id}"
+        return ReplicaTask(spec, self.replica, self.layout.sites, log, self._record.inner, process)
 
     def send_warm_up(self, producer: KafkaProducer, key: bytes | None = None) -> dict[int, int] | None:
         """Send a warm-up record to each host. Returns the offsets by partition; None if Kafka does not take them now."""
