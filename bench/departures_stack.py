@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psutil
 import yaml
 from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
@@ -46,11 +45,3 @@ def departures_stack(make: type[Stack], folder: Path, workers: int) -> Iterator[
         with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
             admin.create_topics([NewTopic(f"in.{name}", num_partitions=1, replication_factor=1) for name in AIRPORTS])
         yield stack, bootstrap
-
-
-def processor_time(process: psutil.Process) -> float:
-    """The processor time of a process so far, in seconds; 0 if it has ended."""
-    with suppress(psutil.NoSuchProcess):
-        times = process.cpu_times()
-        return float(times.user + times.system)
-    return 0.0

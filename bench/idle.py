@@ -22,6 +22,7 @@ from kafka import TopicPartition
 
 from bench.deployment import Deployment
 from bench.figures import Figure, as_report
+from bench.processor_time import processor_time
 from bench.stack import deployed
 
 AIRPORTS = ("ewr", "jfk", "lga")
@@ -130,8 +131,7 @@ def _taken(deployment: Deployment) -> dict[str, tuple[float, int]]:
     found: dict[str, tuple[float, int]] = {}
     for kind, pid in pids:
         seconds, waits = found.get(kind, (0.0, 0))
-        times = psutil.Process(pid).cpu_times()
-        found[kind] = seconds + times.user + times.system, waits + _waits(pid)
+        found[kind] = seconds + processor_time(psutil.Process(pid)), waits + _waits(pid)
     return found
 
 

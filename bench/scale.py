@@ -16,9 +16,10 @@ from typing import Any
 
 import psutil
 
-from bench.departures_stack import DeparturesStack, departures_stack, processor_time
+from bench.departures_stack import DeparturesStack, departures_stack
 from bench.figures import Figure, as_report
 from bench.idle import MEASURE_S, SETTLE_S
+from bench.processor_time import processor_time
 
 WORKERS = 2
 QUERIES = 8
@@ -68,8 +69,9 @@ class _Stack(DeparturesStack):
     def taken(self) -> dict[str, _Taken]:
         """What runs takes, by kind: the roles of queries together, and each process of the stack."""
         time.sleep(SETTLE_S)
-        kinds = {process["pid"]: process["kind"] for process in self.state["processes"]}
-        kinds[self.state["supervisor"]["pid"]] = "supervisor"
+        state = self.state
+        kinds = {process["pid"]: process["kind"] for process in state["processes"]}
+        kinds[state["supervisor"]["pid"]] = "supervisor"
         processes = {psutil.Process(pid): kind for pid, kind in kinds.items()}
         before = {process: processor_time(process) for process in processes}
         time.sleep(MEASURE_S)

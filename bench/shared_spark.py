@@ -11,16 +11,17 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 from kafka import KafkaProducer
 
-from bench.departures_stack import DeparturesStack, departures_stack, processor_time
+from bench.departures_stack import DeparturesStack, departures_stack
 from bench.figures import Figure, as_report
 from bench.idle import AIRPORTS
+from bench.processor_time import processor_time
 
 QUERIES, WORKERS = 10, 2
 ROW_EVERY_S = 0.2
@@ -104,7 +105,8 @@ class _Stack(DeparturesStack):
         spark = {process.pid for family in self.families("spark") for process in family}
         found = {"spark": 0.0, "others": 0.0}
         for process in {process for family in self.families() for process in family}:
-            found["spark" if process.pid in spark else "others"] += processor_time(process)
+            with suppress(psutil.NoSuchProcess):  # of a short life: a process that the JVM forks
+                found["spark" if process.pid in spark else "others"] += processor_time(process)
         return found
 
     def cores_since(self, began: dict[str, float], seconds: float) -> dict[str, float]:

@@ -22,6 +22,7 @@ from kafka import TopicPartition
 
 from bench.deployment import Deployment, read_all, wait_until
 from bench.figures import Figure, as_report, print_table
+from bench.processor_time import processor_time
 from bench.spark_orders import KEYS, ROW_US, EncodedOrder, Orders
 from bench.spark_plain import rates
 from bench.stack import FRAME_ROWS, SCHEMA, STREAMS, make_query
@@ -304,10 +305,7 @@ def _family(deployment: Deployment) -> list[psutil.Process]:
 
 def _processor_s(deployment: Deployment) -> dict[str, float]:
     """The processor time that each kind of process has taken so far."""
-    return {
-        name: sum(times.user + times.system for times in (process.cpu_times() for process in found))
-        for name, found in _processes(deployment).items()
-    }
+    return {name: sum(map(processor_time, found)) for name, found in _processes(deployment).items()}
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from kafka import TopicPartition
 
 from bench.deployment import Deployment, KafkaFeeder, wait_until
 from bench.figures import Figure, as_report
+from bench.processor_time import processor_time
 from boreal.model.frames import INFINITY, Boundary, Data, LogId, Origin, Start
 from logs.checkpoints import Checkpoint
 from services.hosting.process import now_us
@@ -203,7 +204,7 @@ def _json_by(reader: str, target: float) -> list[Figure]:
 def _processor_s(deployment: Deployment, *kinds: str) -> float:
     """The processor time that processes of these kinds (default: all) have taken so far."""
     pids = [service.pid for name, service in deployment.services.items() if not kinds or name.partition(".")[0] in kinds]
-    return sum(times.user + times.system for times in (psutil.Process(pid).cpu_times() for pid in pids))
+    return sum(processor_time(psutil.Process(pid)) for pid in pids)
 
 
 def _latency() -> list[Figure]:

@@ -429,8 +429,7 @@ class World:
             self.work(process, Tick())
         elif process.wake_at is None or deadline < process.wake_at or process.wake_at <= self.now:
             process.wake_at = deadline
-            incarnation = process.incarnation
-            self.at(deadline, partial(self._timer, process, incarnation, deadline))
+            self.at(deadline, partial(self._timer, process, process.incarnation, deadline))
 
     def _timer(self, process: Process, incarnation: int, deadline: int) -> None:
         if process.incarnation == incarnation and process.wake_at == deadline:

@@ -168,7 +168,6 @@ class SharedJob:
         self, application: SparkApplication, connections: Connections, name: str, record: QueryRecord, replica: str
     ) -> None:
         self.name = name
-        self.record = record
         self.topics = ReplicaTopics(application.settings, record, replica)
         self._application = application
         self._connections = connections

@@ -47,7 +47,6 @@ class JobProcess:
         settings = self.settings = connections.settings
         self.name = name
         self.home = connections.home
-        self.record = record
         self.topics = ReplicaTopics(settings, record, replica)
         self.cluster = connections.clusters[self.topics.site]
         self.place = ((settings.spark.checkpoints or settings.data / "spark") / f"{record.inner}.{replica}").resolve()

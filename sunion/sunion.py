@@ -430,11 +430,9 @@ class SUnion:
                 self._kept_from = replay_from
                 self._kept = [port.tape.place_of(replay_from) for port in self.ports]
             needed = [min(pair) for pair in zip(needed, self._kept, strict=True)]
-        memory_bytes = self.settings.memory_bytes
         for port, first_id in zip(self.ports, needed, strict=True):
             port.tape.drop_before(first_id)
-            if port.tape.nbytes > memory_bytes or port.suffix_nbytes > memory_bytes:
-                port.evict(memory_bytes, released)
+            port.evict(self.settings.memory_bytes, released)
 
     # Stable steps
 
@@ -574,7 +572,7 @@ class SUnion:
         """The clock value by which the ports that return after an UNDO are expected to have their suffixes again."""
         undone_at = BEGINNING
         for port in self.ports:  # asked several times a tick, so without a list
-            if port.undone_at > undone_at and port.undone_from > BEGINNING and port.is_returning:
+            if port.undone_at > undone_at and port.is_returning:
                 undone_at = port.undone_at
         return undone_at + self.settings.grace_us
 

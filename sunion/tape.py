@@ -190,11 +190,10 @@ class Tape:
 
     def drop_before(self, chunk_id: int) -> None:
         """Drop the cached chunks that start before an id."""
-        if not self.chunks or self.chunks[0].first_id >= chunk_id:
-            return  # nearly always
         count = self.index_of(chunk_id)
-        self.nbytes -= sum([chunk.nbytes for chunk in self.chunks[:count]])
-        del self.chunks[:count]
+        if count:
+            self.nbytes -= sum([chunk.nbytes for chunk in self.chunks[:count]])
+            del self.chunks[:count]
 
     def evict(self, limit: int) -> None:
         """Drop the oldest cached chunks, needed or not, until the cache is at most `limit` bytes. The log still has them."""

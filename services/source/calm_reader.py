@@ -47,7 +47,6 @@ class CalmReader:
         self._offsets: dict[int, int] = {}
         self._member: _Member | None = None
         self._calmness = Calmness(_steady_us(), round(shared.calm_s * 1_000_000))
-
         self._waited_s = 0.0
 
     @property
@@ -66,7 +65,7 @@ class CalmReader:
         self._alone = self._alone or self._make_alone()
         self._alone.read_from(offsets)
 
-    def poll(self, timeout_ms: int, most: int, gather_s: Callable[[], float] = lambda: 0.0) -> dict[int, PartitionRecords]:
+    def poll(self, timeout_ms: int, most: int, gather_s: Callable[[], float]) -> dict[int, PartitionRecords]:
         """As `RecordReader.poll`. gather_s: asked when records have come: for how many seconds they may wait here for others,
         since a batch of one costs as much as a batch of many. While the topic is read alone, its client decides."""
         self._waited_s = 0.0
