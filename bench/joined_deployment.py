@@ -34,14 +34,15 @@ class JoinedDeployment(Deployment):
     def statuses(self) -> dict[str, dict[str, Any]]:
         return self.followed.newest()
 
-    def begin(self, name: str, *command: str) -> DeployedProcess:
-        """A Python module as a process. name: among the services."""
-        self.add(Child(name, name.partition(".")[0], None, (sys.executable, "-m", *command)))
+    def begin(self, name: str, *command: str, **settings: str) -> DeployedProcess:
+        """A Python module as a process. name: among the services; settings: more of its environment."""
+        self.add(Child(name, name.partition(".")[0], None, (sys.executable, "-m", *command)), **settings)
         return self.services[name]
 
-    def join(self, name: str, called: str = "") -> DeployedProcess:
+    def join(self, name: str, called: str = "", **settings: str) -> DeployedProcess:
         """A worker; called: its name among the services, by default that of its status."""
-        return self.begin(called or worker_process("a", name), "boreal", "worker", "--site", "a", "--name", name)
+        command = "boreal", "worker", "--site", "a", "--name", name
+        return self.begin(called or worker_process("a", name), *command, **settings)
 
     def places(self) -> dict[str, str]:
         """The worker of each role, as the supervisor says."""

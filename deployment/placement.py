@@ -29,6 +29,11 @@ class Places:
         self._replicas: dict[str, Counter[str]] = {}
         self._versions: dict[str, Counter[str]] = {}
         self._on_machine: dict[str, Counter[str]] = defaultdict(Counter)
+        self._avoided: dict[str, str] = {}
+
+    def avoid(self, role: str, worker: str) -> None:
+        """Choose this worker for a role only if no other one may run it."""
+        self._avoided[role] = worker
 
     def add_worker(self, name: str, machine: str) -> None:
         """A worker without roles. machine: where it is."""
@@ -49,12 +54,13 @@ class Places:
         return self._load[worker]
 
     def choose(self, child: Child) -> str | None:
-        """Of the workers that run no other replica of the role's query, the first by these: for a replica, no other one on its
-        machine, and no replica of another version; then the least load; nothing of the query; the name. None if each runs
-        another replica."""
+        """Of the workers that run no other replica of the role's query, the first by these: it is not avoided; for a replica,
+        no other one on its machine, and no replica of another version; then the least load; nothing of the query; the name.
+        None if each runs another replica."""
         return min(
             (name for name in self._machines if self.allows(child, name)),
             key=lambda name: (
+                self._avoided.get(child.name) == name,
                 self.shares_machine(child, name),
                 self._other_versions(child, name),
                 self._load[name],

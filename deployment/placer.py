@@ -19,7 +19,9 @@ Rules:
     time, a replica before a role that has no partner, and only of a query whose roles are all ready; the next when it is
     ready there. So a worker that comes back takes its share gradually.
  5. A placer that begins keeps the roles where the record has them, if they run in the wanted configuration.
- 6. Of two workers of one name, the one that was heard first has it, as long as it is heard. One that the record of an earlier
+ 6. A role that has failed in a worker goes to another one for AVOID_US, if one may run it: a worker that lacks what the role
+    needs, such as a package, has little load, and would be chosen for it again and again.
+ 7. Of two workers of one name, the one that was heard first has it, as long as it is heard. One that the record of an earlier
     placer has was there before all that a new one hears.
 """
 
@@ -57,6 +59,9 @@ END_WITHIN_US = 10_000_000
 """A role that was asked to end counts as ended after this time: its next start fences it."""
 MOVES_EVERY_US = 1_000_000
 """Time between two moves."""
+
+AVOID_US = 300_000_000
+"""How long a role avoids the worker in which it failed."""
 
 LEAST_WEIGHT = 1
 """The part of a worker's load that a calm role is."""
@@ -239,6 +244,8 @@ class Placer:
     _listened_us: int = 0
     """The time in which others could be heard."""
     _gathered_at: int | None = None
+    _failed: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """By role: the worker, by its incarnation, in which it failed last, and until when it is avoided."""
     _moved: str | None = None
     _move_by: int = 0
     _move_at: int = 0
@@ -373,12 +380,12 @@ class Placer:
             self._gathered_at = now + GATHERING_US
         effects: list[PlacerEffect] = []
         for name in sorted(self._at[report.incarnation]):
-            effects += self._hear_role(name, self._roles[name], report)
+            effects += self._hear_role(name, self._roles[name], report, now)
         if report.leaves:
             effects += self._lose_worker(report.incarnation, "has left")
         return effects
 
-    def _hear_role(self, name: str, role: _Role, report: WorkerReport) -> Iterator[PlacerEffect]:
+    def _hear_role(self, name: str, role: _Role, report: WorkerReport, now: int) -> Iterator[PlacerEffect]:
         assert role.at is not None, "it is placed"
         said = report.roles.get(name)
         if role.phase is not _Phase.PLACED:
@@ -386,6 +393,8 @@ class Placer:
                 yield from self._leave(name)
         elif said is not None and said.start == role.at.start:
             if said.code is not None:
+                if said.code:
+                    self._failed[name] = report.incarnation, now + AVOID_US
                 yield from self._drop(name, said.code, f"it has ended in {report.name}")
             elif said.ready != role.ready:
                 role.ready = said.ready
@@ -415,7 +424,7 @@ class Placer:
         return effects
 
     def _holders(self) -> dict[str, _Worker]:
-        """Of each name, the worker that has it (rule 6)."""
+        """Of each name, the worker that has it (rule 7)."""
         found: dict[str, _Worker] = {}
         for worker in sorted(self._workers.values(), key=lambda each: (each.first_heard_at, each.incarnation)):
             found.setdefault(worker.name, worker)
@@ -506,7 +515,7 @@ class Placer:
         may_move = now >= self._move_at
         if self._gathered_at is None or now < self._gathered_at or not (waiting or may_move):
             return []
-        places = self._places()
+        places = self._places(now)
         for name in sorted(waiting, key=lambda name: (self._roles[name].child.kind != "egress", name)):
             role = self._roles[name]
             if (to := places.choose(role.child)) is not None:
@@ -519,9 +528,12 @@ class Placer:
             return self._move(places, now)
         return []
 
-    def _places(self) -> Places:
+    def _places(self, now: int) -> Places:
         """The workers that can be given roles, and those that have some."""
         places, candidates = Places(), self._candidates()
+        self._failed = {name: (where, until) for name, (where, until) in self._failed.items() if now < until}
+        for name, (incarnation, _) in self._failed.items():
+            places.avoid(name, incarnation)
         for incarnation, worker in candidates.items():
             places.add_worker(incarnation, worker.report.machine if worker.report is not None else "")
         for role in self._roles.values():

@@ -10,7 +10,7 @@ that time, like an instance after a restart (R26). A fragment's inputs begin ear
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -50,6 +50,8 @@ class FragmentSpans:
 
     plan: Plan
     """The query's plan."""
+    states: Mapping[str, int] = field(default_factory=dict)
+    """The fragments that begin with a state, by name, each with the event time of its state: of its latest shard."""
 
     @cached_property
     def _graphs(self) -> dict[str, FragmentGraph]:
@@ -63,8 +65,11 @@ class FragmentSpans:
             readers = [other for other in self.plan.fragments if made & {edge.name for edge in other.edges}]
             wanted = min((found[reader.name].position for reader in readers), default=time)
             exact_from = wanted if wanted <= BEGINNING else bucket_floor(wanted, self.plan.bucket_us)
-            needs = self._graphs[fragment.name].needs(exact_from)
-            found[fragment.name] = FragmentSpan(max(min(needs, exact_from), BEGINNING), exact_from)
+            if fragment.name in self.states:
+                position = self.states[fragment.name]
+            else:
+                position = max(min(self._graphs[fragment.name].needs(exact_from), exact_from), BEGINNING)
+            found[fragment.name] = FragmentSpan(position, exact_from)
         return found
 
     def needs(self, time: int) -> dict[str, int]:
@@ -84,7 +89,9 @@ class FragmentSpans:
             return None
 
         def is_enough(time: int) -> bool:
-            return all(needed >= reach[name] for name, needed in self.needs(time).items())
+            spans = self.since(time)
+            has_states = all(spans[name].exact_from >= state_at for name, state_at in self.states.items())
+            return has_states and all(needed >= reach[name] for name, needed in self.needs(time).items())
 
         bucket = self.plan.bucket_us
         low = bucket_end(first, bucket) - bucket

@@ -27,7 +27,7 @@ from typing import Any
 
 from boreal.model.errors import UserError
 from boreal.model.frames import Anchor
-from boreal.query.plan import EGRESS, Edge, Fragment, Plan
+from boreal.query.plan import EGRESS, Edge, Fragment, Input, Plan
 from boreal.query.planner import plan
 from boreal.query.spec import Query
 from deployment.query_record import TUNING_OF_SOURCES
@@ -110,15 +110,11 @@ def must_carry_states(running: Query, new: Query, was_carried: bool = False) -> 
     }
     if not all_needed(after) - kept:
         return False
-    for made in (before, after):
-        if len(made.fragments) > 2:
-            problem = "have states that depend on all rows ever, of which only those of a query with one fragment are handed on"
-            raise UserError("fragments", [each.name for each in made.fragments if each.name != EGRESS], problem, _FIX)
-    [old, *_], [fragment, *_] = before.fragments, after.fragments
-    _refuse_other_operators(old, fragment)
-    if len(fragment.replicas) < LEAST_REPLICAS:
-        problem = "would keep the only copies of a state that depends on all rows ever"
-        raise UserError("replicas", len(fragment.replicas), problem, f"write replicas: {LEAST_REPLICAS}, or {_FIX}")
+    same = same_operators(before, after)
+    former = {fragment.name: fragment for fragment in before.fragments}
+    for fragment in after.fragments:
+        if FragmentGraph(fragment).unbounded:
+            _refuse_other_states(former.get(fragment.name), fragment, same)
     return True
 
 
@@ -127,31 +123,50 @@ def all_needed(plan: Plan) -> frozenset[str]:
     return frozenset(name for name, time in FragmentSpans(plan).needs(0).items() if time <= BEGINNING)
 
 
-def _refuse_other_operators(before: Fragment, after: Fragment) -> None:
-    same, former, graph = same_operators(before, after), {node.name: node for node in before.nodes}, FragmentGraph(after)
-    for node in after.nodes:
+def _refuse_other_states(old: Fragment | None, new: Fragment, same: frozenset[str]) -> None:
+    """UserError if a fragment cannot begin with the states of the one of its name in the query that runs."""
+    if old is None:
+        problem = "has a state that depends on all rows ever, and is no fragment of the query that runs"
+        raise UserError(f"fragments.{new.name}", [node.name for node in new.nodes], problem, f"keep the fragments, or {_FIX}")
+    if old.shards != new.shards:
+        problem = f"has a state that depends on all rows ever, in {old.shards} shards in the query that runs"
+        raise UserError(f"fragments.{new.name}.shards", new.shards, problem, f"keep the shards, or {_FIX}")
+    former, graph = {node.name: node for node in old.nodes}, FragmentGraph(new)
+    for node in new.nodes:
         if node.name in same or not graph.remembers(node.name):
             continue
-        old, wanted = former.get(node.name), node.spec.model_dump(mode="json")
-        if old is None:
+        before, wanted = former.get(node.name), node.spec.model_dump(mode="json")
+        if before is None:
             problem = "is new, and its state depends on rows that the query that runs no longer keeps"
-        elif old.spec != node.spec:
-            problem = f"is {old.spec.model_dump(mode='json')} in the query that runs, so its state is another one"
+        elif before.spec != node.spec:
+            problem = f"is {before.spec.model_dump(mode='json')} in the query that runs, so its state is another one"
         else:
             problem = "reads other rows than in the query that runs, so its state is another one"
         raise UserError(f"operators.{node.name}", wanted, problem, f"keep it and what it reads as they are, or {_FIX}")
+    if len(new.replicas) < LEAST_REPLICAS:
+        problem = "would keep the only copies of a state that depends on all rows ever"
+        raise UserError("replicas", len(new.replicas), problem, f"write replicas: {LEAST_REPLICAS}, or {_FIX}")
 
 
-def same_operators(before: Fragment, after: Fragment) -> frozenset[str]:
-    """The operators that have the same state in both fragments: they and all that they read are the same."""
-    former = {node.name: node for node in before.nodes}
-    same = {entry.name for entry in after.inputs if entry in before.inputs}
+def same_operators(before: Plan, after: Plan) -> frozenset[str]:
+    """The operators that have the same state in both plans: they, their fragments and all that they read are the same."""
+    former = {fragment.name: fragment for fragment in before.fragments}
     found: set[str] = set()
-    for node in after.nodes:
-        if former.get(node.name) == node and same >= set(node.inputs):
-            same.add(node.name)
-            found.add(node.name)
+    for fragment in after.fragments:
+        if (old := former.get(fragment.name)) is None:
+            continue
+        nodes = {node.name: node for node in old.nodes}
+        same = {entry.name for entry in fragment.inputs if entry in old.inputs and _made_of(entry, found)}
+        for node in fragment.nodes:
+            if nodes.get(node.name) == node and same >= set(node.inputs):
+                same.add(node.name)
+                found.add(node.name)
     return frozenset(found)
+
+
+def _made_of(entry: Input, same: set[str]) -> bool:
+    """Whether an input merges only streams of sources and of operators that are the same."""
+    return all(edge.source or edge.operator in same for edge in entry.edges)
 
 
 def first_rows(plan: Plan, anchors: Mapping[tuple[str, int], Anchor | None]) -> tuple[dict[str, int], dict[str, int]]:

@@ -191,7 +191,7 @@ class WatchedQuery:
         for key, place in shared.states.items():
             fragment, _, shard = key.rpartition("/")
             inputs = [f"{edge.name}/{edge.partition(0, int(shard))}" for edge in self.plan.fragment(fragment).edges]
-            if all(may_be_trimmed.get(each, 0) <= shared.first_ids[each] for each in inputs):
+            if all(may_be_trimmed.get(each, 0) <= shared.first_ids.get(each, 0) for each in inputs):
                 found.append(place)
         return frozenset(found)
 

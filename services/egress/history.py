@@ -1,27 +1,21 @@
-"""The rows that the logs of a query's sources still hold, and those that clients were given: the basis for recomputing results.
-
-A log that was trimmed lacks rows, and a row's id says nothing about its time. But readers acknowledge the rows that they need
-in anchors, which lie in their own logs: no row before an anchor's places has a time at or after its `needs`. So the first
-anchor that needs none of the deleted rows gives the time from which on every row still exists.
-"""
+"""The rows that the logs of a query's sources still hold, and those that clients were given: the basis for recomputing
+results."""
 
 from __future__ import annotations
 
 import json
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 
-from boreal.model.codec import DataHead, Head
+from boreal.model.codec import DataHead
 from boreal.model.durations import format_duration
 from boreal.model.errors import UserError
 from boreal.model.frames import INFINITY, Boundary, LogId
-from boreal.query.plan import EGRESS
 from boreal.query.spec import Query
 from deployment.layout import Layout
 from deployment.query_record import public_name
@@ -29,10 +23,11 @@ from deployment.recompute import FragmentSpans, covering
 from formats.client_headers import ID
 from formats.json_text import moment, time_us
 from logs.log import TrimmedError
-from services.egress.tail import read_out_tail, windows
+from services.egress.tail import read_out_tail
 from services.kafka.clusters import Cluster
 from services.kafka.topics import out_topic, stable_topic
-from services.storage.log_partition import LogPartition, make_log_consumer
+from services.storage.history_logs import LOOK_BEHIND, HistoryLogs, first_boundary, heads
+from services.storage.log_partition import LogPartition, windows
 from sunion.buckets import bucket_floor
 from sunion.tape import BEGINNING
 
@@ -41,8 +36,6 @@ CAUGHT_UP_WITHIN_S = 10.0
 
 TRIES = 5
 """So often the logs are looked at again that were trimmed meanwhile."""
-
-_LOOK_BEHIND = 16
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,7 @@ def read_source_extent(clusters: Mapping[str, Cluster], layout: Layout) -> Sourc
     offsets: dict[str, dict[int, tuple[int, int]]] = {}
     reach: dict[str, int] = {}
     complete = INFINITY
-    with _Logs(clusters, layout) as logs:
+    with HistoryLogs(clusters, layout) as logs:
         for edge in layout.plan.sources:
             reach[edge.name] = BEGINNING
             for log in (LogId(edge.name, "", partition) for partition in range(edge.partitions)):
@@ -84,19 +77,19 @@ def narrow_extent(clusters: Mapping[str, Cluster], layout: Layout, held: SourceE
     until = covering(wanted.until, layout.plan.bucket_us)
     needs = FragmentSpans(layout.plan).needs(wanted.since)
     offsets: dict[str, dict[int, tuple[int, int]]] = {}
-    with _Logs(clusters, layout) as logs:
+    with HistoryLogs(clusters, layout) as logs:
         for edge in layout.plan.sources:
             for log in (LogId(edge.name, "", partition) for partition in range(edge.partitions)):
                 topic = layout.topic_of(log)
                 start, end = held.offsets[topic][log.partition]
                 partition = logs.open(log)
                 if start < end:
-                    end = min(_first_boundary(partition, start, end, until) + 1, end)
+                    end = min(first_boundary(partition, start, end, until) + 1, end)
                     first_id, next_id = logs.place_of(log.key, needs[edge.name]), partition.one(end - 1).next_id
                     with suppress(TrimmedError):  # the place is before the log's start
                         first = min(partition.offset_after(first_id - 1, start, end, next_id), end)
                         # A START shortly before shows which frames are a zombie's (R25).
-                        start = max(first - _LOOK_BEHIND, start)
+                        start = max(first - LOOK_BEHIND, start)
                 offsets.setdefault(topic, {})[log.partition] = start, end
     return replace(held, offsets=offsets)
 
@@ -119,74 +112,6 @@ def find_range(
     raise AssertionError
 
 
-class _Logs:
-    """All logs of a query, read through one consumer for each site. Use as a context."""
-
-    def __init__(self, clusters: Mapping[str, Cluster], layout: Layout) -> None:
-        self._clusters = clusters
-        self._layout = layout
-        self._readers = layout.readers()
-        self._consumers: dict[str, KafkaConsumer] = {}
-        self._stack = ExitStack()
-
-    def __enter__(self) -> _Logs:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def open(self, log: LogId) -> LogPartition:
-        site = self._layout.site_of(log)
-        if site not in self._consumers:
-            self._consumers[site] = self._stack.enter_context(closing(make_log_consumer(self._clusters[site])))
-        return LogPartition(self._consumers[site], log, self._layout.topic_of(log))
-
-    def reach(self, key: str, first_id: int) -> int:
-        """The least known time such that no row at or after it lies before an id of 'stream/partition'; INFINITY if none is
-        known."""
-        found = INFINITY
-        for who in self._readers[key]:
-            if who.fragment == EGRESS:
-                continue  # its anchors are in no log
-            partition = self.open(self._layout.own_logs(who)[0])
-            found = min(found, _first_anchor(partition, key, first_id))
-        return found
-
-    def place_of(self, key: str, time: int) -> int:
-        """An id of 'stream/partition' before which no row has this time or a later one, by one reader's log; 0 if that has
-        none."""
-        readers = [who for who in self._readers[key] if who.fragment != EGRESS]
-        if time <= BEGINNING or not readers:
-            return 0
-        partition = self.open(self._layout.own_logs(readers[0])[0])
-        start, end = partition.bounds()
-        beyond = _first_boundary(partition, start, end, time + 1)
-        for first in windows(start, beyond):
-            anchors = [head.anchor for head in _heads(partition, first, beyond) if isinstance(head, Boundary) and head.anchor]
-            places = [dict(anchor.inputs).get(key, 0) for anchor in anchors if anchor.needs <= time]
-            if places:
-                return max(places)
-        return 0
-
-
-def _first_boundary(partition: LogPartition, start: int, end: int, time: int) -> int:
-    """The offset of a log's first stable boundary of this time or a later one, or one a few later; its end if there is none."""
-
-    def has_come(offset: int) -> bool:
-        heads = _heads(partition, max(start, offset - _LOOK_BEHIND), offset + 1)
-        return any(isinstance(head, Boundary) and not head.tentative and head.time >= time for head in heads)
-
-    return bisect_left(range(start, end), True, key=has_come) + start
-
-
-def _first_anchor(partition: LogPartition, key: str, first_id: int) -> int:
-    """The `needs` of a log's first anchor that needs no row before an id; INFINITY if there is none."""
-    for head in _heads(partition, *partition.bounds()):
-        if isinstance(head, Boundary) and head.anchor and dict(head.anchor.inputs).get(key, 0) >= first_id:
-            return head.anchor.needs
-    return INFINITY
-
-
 def _first_id(partition: LogPartition, start: int, end: int) -> int:
     """The first stable id that a log holds, or will hold next."""
     if start == end:
@@ -200,7 +125,7 @@ def _last_boundary(partition: LogPartition, start: int, end: int) -> int:
     """The event time up to which a source's log is complete."""
     for first in windows(start, end):
         incarnation, boundary = 0, BEGINNING
-        for head in _heads(partition, first, end):
+        for head in heads(partition, first, end):
             if head.origin.incarnation >= incarnation:  # else a zombie wrote it (R25)
                 incarnation = head.origin.incarnation
                 if isinstance(head, Boundary):
@@ -208,11 +133,6 @@ def _last_boundary(partition: LogPartition, start: int, end: int) -> int:
         if boundary > BEGINNING:
             return boundary
     return BEGINNING
-
-
-def _heads(partition: LogPartition, start: int, end: int) -> Iterator[Head]:
-    for records in partition.read(start, end):
-        yield from map(partition.head, records)
 
 
 # The range of results that can be recomputed

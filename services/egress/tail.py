@@ -23,9 +23,9 @@ from formats.client_headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, VE
 from formats.json_text import moment, time_us
 from logs.egress_restart import OutTail
 from services.kafka.clusters import Cluster
+from services.storage.log_partition import windows
 from sunion.tape import BEGINNING
 
-FIRST_WINDOW = 1_024
 _DECODER = json.JSONDecoder()
 
 
@@ -123,15 +123,6 @@ def read_range(consumer: KafkaConsumer, partition: TopicPartition, start: int, e
 
 def _range(consumer: KafkaConsumer, partition: TopicPartition) -> tuple[int, int]:
     return consumer.beginning_offsets([partition])[partition], consumer.end_offsets([partition])[partition]
-
-
-def windows(first: int, end: int) -> Iterator[int]:
-    """Offsets to begin to read at, further and further from the end; the last one is `first`."""
-    window = FIRST_WINDOW
-    while end - window > first:
-        yield end - window
-        window *= 4
-    yield first
 
 
 class _Fold:

@@ -17,6 +17,7 @@ from logs.restart import oldest_anchor
 from operators.graph import FragmentGraph
 from reconcile.events import InstanceId
 from services.kafka.clusters import Cluster
+from services.storage.history_logs import HistoryLogs
 from services.storage.kafka_log import KafkaLogStore
 from services.storage.redis_checkpoints import RedisCheckpointStore
 
@@ -54,7 +55,12 @@ def read_states(redis: Redis, clusters: Mapping[str, Cluster], running: Layout, 
     """As `deployment.carried_states.carry_states`. KafkaError if a site does not answer; StoreUnavailableError."""
     former, store = RedisCheckpointStore(redis, prefix=running.plan.query), RedisCheckpointStore(redis, prefix=new.plan.query)
     of_sources = {log.key: log for log in running.logs_of_sources}
-    with closing(KafkaLogStore(clusters, running)) as logs:
+    with closing(KafkaLogStore(clusters, running)) as logs, HistoryLogs(clusters, running) as history:
         return carry_states(
-            former, store, running.plan, new.plan, lambda key, first_id: logs.is_held([of_sources[key]], first_id)
+            former,
+            store,
+            running.plan,
+            new.plan,
+            history.place_of,
+            lambda key, first_id: logs.is_held([of_sources[key]], first_id),
         )

@@ -31,6 +31,8 @@ FETCH_BYTES = 1 << 20
 """Maximum size of a fetch, unless a single frame is larger."""
 PATIENCE_S = 10.0
 """How long a read waits for a cluster that does not answer, before it raises KafkaTimeoutError."""
+FIRST_WINDOW = 1_024
+"""How many records `windows` begins with."""
 _LOOK_BEHIND = 16
 _RECENT = 64
 _POLL_MS = 200
@@ -316,3 +318,12 @@ def _next_id_before(record: LogRecord, head: codec.Head) -> int:
     if isinstance(head, DataHead) and not head.tentative and head.first_id + head.rows == record.next_id:
         return head.first_id
     return record.next_id
+
+
+def windows(first: int, end: int) -> Iterator[int]:
+    """Offsets to begin to read at, further and further from the end; the last one is `first`."""
+    window = FIRST_WINDOW
+    while end - window > first:
+        yield end - window
+        window *= 4
+    yield first

@@ -35,7 +35,7 @@ from logs.egress_restart import egress_restart
 from logs.memory_log import MemoryLogStore
 from services.egress import stable as stable_module
 from services.egress.stable import StableTopic
-from services.egress.tail import FIRST_WINDOW, OutTail, read_out_tail, read_stable_tail
+from services.egress.tail import OutTail, read_out_tail, read_stable_tail
 from services.hosting import failpoints
 from services.hosting.fetch import artifacts
 from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, now_us
@@ -44,6 +44,7 @@ from services.kafka.queries import QueryRegistry
 from services.kafka.topics import STATUS, TopicSpec, ensure, query_topics, system_topics
 from services.stack.servers import KafkaServer
 from services.storage.kafka_log import KafkaLogStore
+from services.storage.log_partition import FIRST_WINDOW
 from tests.otlp import receiving
 from tests.registry import PINS
 from tests.stack.lives import (

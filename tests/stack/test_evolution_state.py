@@ -162,16 +162,22 @@ def test_a_version_that_is_given_up_leaves_the_sources_and_the_next_one_shares_t
 LOOK_S = 0.5
 
 
-def test_a_state_that_depends_on_all_rows_ever_is_handed_on_to_the_same_operator(
+def test_states_that_depend_on_all_rows_ever_are_handed_on_to_the_same_operators(
     boreal: Commands, cluster: Cluster, feed: Feed
 ) -> None:
-    """Each key is given once, by whatever version, though no log and no topic has the rows from which the first ones came. A
-    query of the same name has evolved before, and is deleted."""
+    """Each key is given once, by whatever version, though no log and no topic has the rows from which the first ones came. Of
+    three fragments in a row, two have such a state. A query of the same name has evolved before, and is deleted."""
     if boreal.shown("list")["queries"]:
         boreal.json("query", "delete", "counts")
     unseen = sum(first_offset(cluster, f"in.{side}", 1) for side in ("left", "right"))
-    first = {"all": {"union": ["left", "right"]}, "first": {"distinct": "all", "on": ["key"]}}
-    spec = {**spec_of({"rows": "count(*)"}, replicas=2, shards=1), "operators": first, "output": "first"}
+    first = {
+        "all": {"union": ["left", "right"]},
+        "known": {"filter": "all", "where": "value is not null"},
+        "pairs": {"distinct": "known", "on": ["key", "value"]},
+        "first": {"distinct": "pairs", "on": ["key"]},
+    }
+    fragments = {"merge": {"operators": ["all", "known"]}, "middle": {"operators": ["pairs"]}, "keys": {"operators": ["first"]}}
+    spec = {**spec_of({"rows": "count(*)"}, replicas=2, shards=1, fragments=fragments), "operators": first, "output": "first"}
     spec["tuning"] = {**spec["tuning"], "checkpoint_interval": "500ms"}
     apply(boreal, spec)
     wait_until(lambda: {row["key"] for *_, row in given(cluster)} == set(KEYS), "each key is there", every_s=LOOK_S)
@@ -181,9 +187,14 @@ def test_a_state_that_depends_on_all_rows_ever_is_handed_on_to_the_same_operator
     forget_records(boreal, cluster, feed, unseen)
     shown = {"map": "first", "select": {"key": "key", "twice": "value * 2"}}
     with at_states(cluster, {CLAIMING: lambda: os.kill(boreal.pid("monitor"), signal.SIGKILL)}):
-        evolved = {**spec, "operators": {**first, "shown": shown}, "output": "shown"}
+        shown_too = {**fragments, "keys": {"operators": ["first", "shown"]}}
+        evolved = {**spec, "operators": {**first, "shown": shown}, "output": "shown", "fragments": shown_too}
         taken_over = apply(boreal, evolved, "--evolve", "--from", "state")
     assert (taken_over["version"], taken_over["evolution"]["state"]) == (2, "taken_over")
+    rolled_back = boreal.json("query", "rollback", "counts")
+    assert (rolled_back["version"], rolled_back["evolution"]["state"]) == (1, "rolled_back")
+    again = boreal.json("query", "rollback", "counts")
+    assert (again["version"], again["evolution"]["state"]) == (2, "taken_over")
     boreal.json("query", "settle", "counts")
     for replica in ("r0", "r1"):
         os.kill(boreal.pid(f"node.counts-2.{replica}"), signal.SIGKILL)
@@ -198,6 +209,7 @@ def test_a_state_that_depends_on_all_rows_ever_is_handed_on_to_the_same_operator
     forget_records(boreal, cluster, feed, unseen)
     # A version with windows needs no such state, and no row from before the checkpoints.
     counted = {**spec, "operators": SPEC["operators"], "output": "per_key"}
+    counted.pop("fragments")
     assert apply(boreal, counted, "--evolve", "--from", "state")["version"] == 3
     await_windows(cluster, 2, version=3)
     in_windows = Counter((at // SECOND_US, key) for at, key, _ in feed.rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -10,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from api.stack import StackInstallation
-from bench.deployment import PATIENCE_S, KafkaFeeder, wait_until
+from bench.deployment import PATIENCE_S, ROOT, KafkaFeeder, wait_until
 from bench.joined_deployment import SUPERVISOR, JoinedDeployment
 from deployment.placer import DETECTION_US
+from tests.installing import EXAMPLE, install_example
 from tests.stack.breaking import QUERY, X_S, Bench, Ear, report
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
@@ -84,3 +88,42 @@ def test_workers_replace_each_other_and_roles_go_on_without_their_supervisor(joi
         assert took_s < DETECTION_US / 1e6 + X_S
         wait_until(lambda: joined.places() == placed, "the next supervisor takes roles over where they run", joined.explain)
         wait_until(lambda: joined.starts() == starts, "and starts none again", joined.explain)
+
+
+@pytest.mark.soak
+def test_a_worker_without_the_package_of_an_operator_says_so_and_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one runs all roles but a replica, which begins once the package is there."""
+    install_example(tmp_path / "here", monkeypatch)
+    vwap = yaml.safe_load((EXAMPLE / "vwap.yaml").read_text()) | {"engine": "native"}
+    vwap["streams"]["trades"]["topic"] = "trades"
+    late = tmp_path / "late"
+    late.mkdir()
+    with Joined(tmp_path / "deployment", vwap) as joined:
+        joined.begin("supervisor", *SUPERVISOR, PYTHONPATH=path_of(tmp_path / "here"))
+        joined.join("w1", PYTHONPATH=path_of(tmp_path / "here"))
+        joined.join("w2", PYTHONPATH=path_of(late))
+        nodes = {"node.vwap.r0", "node.vwap.r1"}
+
+        def runs() -> set[str]:
+            """The roles of the worker that has the package."""
+            return {role for role, worker in joined.places().items() if worker == "w1"}
+
+        wait_until(lambda: len(runs() & nodes) == 1 and len(runs()) == 3, "all but a replica run there", joined.explain)
+        [role], [other] = nodes - runs(), nodes & runs()
+
+        def said(name: str) -> tuple[bool, str]:
+            status = joined.statuses().get(name, {})
+            return bool(status.get("ready")), str(status.get("problem") or "")
+
+        wait_until(lambda: "operators.tagged.operator" in said(role)[1], "what is missing is named", joined.explain)
+        assert "is not installed here" in said(role)[1]
+        wait_until(lambda: said(other) == (True, ""), "the other replica runs", joined.explain)
+        [metadata] = (tmp_path / "here").glob("*.dist-info")
+        shutil.copytree(metadata, late / metadata.name)
+        wait_until(lambda: said(role) == (True, ""), "the role begins", joined.explain)
+
+
+def path_of(folder: Path) -> str:
+    return os.pathsep.join((str(folder), str(EXAMPLE), str(ROOT)))

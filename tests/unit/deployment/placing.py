@@ -27,6 +27,8 @@ from deployment.supervision import Child
 STEP_US = 100_000
 HEARTBEAT_US = SAY_EVERY_US
 PROGRAM = "1"
+FAILED = 2
+"""Exit code of a role."""
 
 
 def role(kind: str, query: str, part: str) -> Child:
@@ -51,6 +53,8 @@ class Worker:
     """How long a role takes to be ready."""
     broken: frozenset[str] = frozenset()
     """The roles that never are."""
+    lacks: frozenset[str] = frozenset()
+    """The queries whose roles fail at once."""
     hosted: HostedRoles = field(init=False)
     ready_at: dict[str, int] = field(default_factory=dict)
     spoke_at: int = -HEARTBEAT_US
@@ -71,7 +75,9 @@ class Worker:
             effects += self.hosted.handle(PlacementRead(record), now)
         while effects:
             effect = effects.pop(0)
-            if isinstance(effect, BeginRole):
+            if isinstance(effect, BeginRole) and effect.name.split(".")[1] in self.lacks:
+                effects += self.hosted.handle(RoleOver(effect.name, FAILED), now)
+            elif isinstance(effect, BeginRole):
                 self.ready_at[effect.name] = now + self.start_us
             else:
                 effects += self.hosted.handle(RoleOver(effect.name, 0), now)

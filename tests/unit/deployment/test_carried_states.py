@@ -58,6 +58,11 @@ def held(_: str, __: int) -> bool:
     return True
 
 
+def nowhere(_: str, __: int) -> int:
+    """No anchor tells where rows of a time begin."""
+    return 0
+
+
 BOTH = (saved("r0", 0, 7, 30 * S, 300, 1, 2), saved("r1", 0, 4, 40 * S, 400, 1, 2, 3), saved("r0", 1, 9, 20 * S, 200, 8))
 """Of shard 0 replica r1 has the newer one, though with a lower number; of shard 1 r1 has none."""
 
@@ -74,7 +79,7 @@ def new_keys(store: MemoryCheckpointStore, place: tuple[str, int], *keys: int) -
 
 def test_each_shard_begins_with_the_newest_checkpoint_of_any_replica_and_the_rows_that_follow() -> None:
     store = MemoryCheckpointStore()
-    found = carry_states(stored(*BOTH), store, OLD, NEW, held)
+    found = carry_states(stored(*BOTH), store, OLD, NEW, nowhere, held)
     places = {"main/0": ("carried/main.r1.0", 4), "main/1": ("carried/main.r0.1", 9)}
     assert found == CarriedStates({"a/0": 400, "a/1": 200}, {"a": 40 * S}, places)
     assert new_keys(store, places["main/0"], 1, 2, 3, 4) == [4] and new_keys(store, places["main/1"], 8, 9) == [9]
@@ -87,14 +92,14 @@ def test_each_shard_begins_with_the_newest_checkpoint_of_any_replica_and_the_row
 def test_a_number_that_the_record_may_name_never_comes_to_mean_another_state() -> None:
     """A monitor that is killed before it has written the record chooses again, and may find that another replica is ahead."""
     former, store = stored(*BOTH), MemoryCheckpointStore()
-    chosen = carry_states(former, store, OLD, NEW, held).states["main/0"]
+    chosen = carry_states(former, store, OLD, NEW, nowhere, held).states["main/0"]
     before = store.get(*chosen)
     former.put(saved("r1", 0, 5, 60 * S, 600, 1, 2, 3, 4, 5))
-    again = carry_states(former, store, OLD, NEW, held)
+    again = carry_states(former, store, OLD, NEW, nowhere, held)
     assert (again.states["main/0"], again.first_ids["a/0"]) == (("carried/main.r1.0", 5), 600)
     former.drop("main.r0.0", below=9)
     former.put(saved("r0", 0, chosen[1], 70 * S, 700, 1, 2, 3, 4, 5, 6))
-    assert carry_states(former, store, OLD, NEW, held).states["main/0"] == ("carried/main.r0.0", chosen[1])
+    assert carry_states(former, store, OLD, NEW, nowhere, held).states["main/0"] == ("carried/main.r0.0", chosen[1])
     assert store.get(*chosen) == before
 
 
@@ -120,7 +125,7 @@ def test_a_version_that_needs_no_such_state_reads_on_from_the_same_places() -> N
 def test_a_damaged_checkpoint_is_passed_over() -> None:
     former, store = stored(*BOTH), MemoryCheckpointStore()
     former.blobs["main.r1.0"][4] = former.blobs["main.r1.0"][4][:-1]
-    assert carry_states(former, store, OLD, NEW, held).states["main/0"] == ("carried/main.r0.0", 7)
+    assert carry_states(former, store, OLD, NEW, nowhere, held).states["main/0"] == ("carried/main.r0.0", 7)
 
 
 @pytest.mark.parametrize("held_from", [301, 0])
@@ -129,26 +134,26 @@ def test_a_checkpoint_that_is_older_or_newer_than_the_logs_is_not_begun_with(hel
     store = MemoryCheckpointStore()
     former = stored(BOTH[0], BOTH[2])
     with pytest.raises(UserError) as refused:
-        carry_states(former, store, OLD, NEW, lambda key, first_id: key == "a/1" or held_from <= first_id < 300)
+        carry_states(former, store, OLD, NEW, nowhere, lambda key, first_id: key == "a/1" or held_from <= first_id < 300)
     assert refused.value.field == "log a/0" and "from 300 on" in refused.value.problem
     assert store.blobs == {}
 
 
 def test_a_shard_without_a_checkpoint_is_waited_for() -> None:
     with pytest.raises(UserError, match=r"main\.1.*not there yet"):
-        carry_states(stored(*BOTH[:2]), MemoryCheckpointStore(), OLD, NEW, held)
+        carry_states(stored(*BOTH[:2]), MemoryCheckpointStore(), OLD, NEW, nowhere, held)
 
 
 def test_what_is_no_state_of_the_running_version_is_refused() -> None:
     others = [replace(each, state=b"other") for each in BOTH]
     with pytest.raises(CorruptError):
-        carry_states(stored(*others), MemoryCheckpointStore(), OLD, NEW, held)
+        carry_states(stored(*others), MemoryCheckpointStore(), OLD, NEW, nowhere, held)
 
 
 def begun() -> tuple[QueryRecord, MemoryCheckpointStore]:
     """The record of a version that begins with states, and their store."""
     store = MemoryCheckpointStore()
-    found = carry_states(stored(*BOTH), store, OLD, NEW, held)
+    found = carry_states(stored(*BOTH), store, OLD, NEW, nowhere, held)
     record = evolve(QueryRecord("q", load_query(spec()).dump(), 1), load_query(spec(SHOWN)), STATE)
     return claimed(record, found.first_ids, found.reach, found.states), store
 
@@ -226,3 +231,115 @@ def test_it_is_rolled_back_and_takes_over_again_with_the_state_that_it_has() -> 
     alone = let_go(settle(again))
     assert [(run.name, run.sources, run.shared) for run in alone.runs()] == [("q-2", "q", shared)]
     assert let_go(settle(back)).shared is None
+
+
+# Several fragments
+
+ROW = {"early": {"distinct": "a", "on": ["k", "v"]}, "late": {"distinct": "early", "on": ["k"]}}
+
+
+def in_a_row(**more: Any) -> dict[str, Any]:
+    """A query of two fragments, each with a state that depends on all rows ever."""
+    operators = {**ROW, **more}
+    fragments = {"one": {"operators": ["early"]}, "two": {"operators": [name for name in operators if name != "early"]}}
+    return query_of(operators, list(operators)[-1], ("a",), fragments=fragments)
+
+
+def of(fragment: str, replica: str, number: int, time: int, **inputs: int) -> Checkpoint:
+    made = plan(load_query(in_a_row())).fragment(fragment)
+    state = FragmentGraph(made).empty().encode()
+    keys = tuple((key.replace("_", "/"), first_id) for key, first_id in inputs.items())
+    return Checkpoint(f"{fragment}.{replica}.0", number, time, time, (), keys, state)
+
+
+def test_a_fragment_begins_with_a_state_that_is_no_newer_than_those_of_its_readers() -> None:
+    former = stored(
+        of("one", "r0", 1, 10 * S, a_0=100), of("one", "r0", 2, 30 * S, a_0=300), of("one", "r1", 1, 20 * S, a_0=200),
+        of("two", "r0", 5, 15 * S, early_0=7), of("two", "r1", 6, 25 * S, early_0=9),
+    )  # fmt: skip
+    running, new = plan(load_query(in_a_row())), plan(load_query(in_a_row(shown={"map": "late", "select": {"k": "k"}})))
+    store = MemoryCheckpointStore()
+    found = carry_states(former, store, running, new, nowhere, held)
+    states = {"one/0": ("carried/one.r1.0", 1), "two/0": ("carried/two.r1.0", 6)}
+    assert found == CarriedStates({"a/0": 200}, {"a": 25 * S}, states)
+    assert store.get(*states["two/0"]).inputs == (), "the log between them begins anew"
+    former.put(of("two", "r0", 7, 35 * S, early_0=12))
+    assert carry_states(former, store, running, new, nowhere, held).first_ids == {"a/0": 300}
+    for owner in ("one.r0.0", "one.r1.0"):
+        former.drop(owner, below=99)
+    former.put(of("one", "r0", 3, 40 * S, a_0=400))
+    with pytest.raises(UserError, match=r"one\.0.*not there yet of 1970-01-01T00:00:35\S* or before"):
+        carry_states(former, store, running, new, nowhere, held)
+
+
+def test_a_fragment_with_windows_beside_has_rows_from_where_a_checkpoint_or_an_anchor_tells_that_they_begin() -> None:
+    """Its results are complete from its first whole window on."""
+    fragments = {"one": ["early"], "two": ["late", "shown"], "counts": ["n", "ks"], "merge": ["all"]}
+    operators: dict[str, dict[str, Any]] = {
+        **ROW,
+        "shown": {"map": "late", "select": {"k": "k"}},
+        "n": {"distinct": "b", "on": ["k"], "window": {"tumbling": "7s"}},
+        "ks": {"map": "n", "select": {"k": "k"}},
+        "all": {"union": ["shown", "ks"]},
+    }
+    parts = {name: {"operators": of_fragment} for name, of_fragment in fragments.items()}
+    made = plan(load_query(query_of(operators, "all", ("a", "b"), fragments=parts)))
+    former, store = stored(of("one", "r1", 1, 20 * S, a_0=200), of("two", "r1", 6, 25 * S, early_0=9)), MemoryCheckpointStore()
+
+    def place_of(key: str, time: int) -> int:
+        return {"b/0": 240, "a/0": 0}[key] if time >= 25 * S else 0
+
+    running = plan(load_query(in_a_row()))
+    found = carry_states(former, store, running, made, place_of, held)
+    assert (found.first_ids, set(found.reach.values())) == ({"a/0": 200, "b/0": 240}, {28 * S})
+    # Where only one with a state reads the stream, its checkpoints tell it.
+    operators["n"] = {**operators["n"], "distinct": "a"}
+    other = plan(load_query(query_of(operators, "all", ("a",), fragments=parts)))
+    former.put(of("one", "r0", 3, 24 * S, a_0=230))
+    assert carry_states(former, store, running, other, nowhere, held).first_ids == {"a/0": 230}
+
+
+def test_a_state_over_operators_that_change_is_refused() -> None:
+    """Also where these are in another fragment."""
+    record = QueryRecord("q", load_query(in_a_row()).dump(), 1)
+    changed = in_a_row(late={"distinct": "early", "on": ["k"]})
+    changed["operators"]["early"] = {"distinct": "a", "on": ["k"]}
+    with pytest.raises(UserError) as refused:
+        evolve(record, load_query(changed), STATE)
+    assert refused.value.field == "operators.early"
+    between = in_a_row()
+    between["operators"] = {"some": {"filter": "a", "where": "k > 1"}, **ROW}
+    between["operators"]["early"] = {"distinct": "some", "on": ["k", "v"]}
+    between["fragments"]["zero"] = {"operators": ["some"]}
+    with pytest.raises(UserError) as moved:
+        evolve(record, load_query(between), STATE)
+    assert moved.value.field == "operators.early"
+    sharded = in_a_row()
+    sharded["fragments"]["two"]["shards"] = 2
+    sharded["operators"]["late"] = {"distinct": "early", "on": ["k"]}
+    with pytest.raises(UserError) as split:
+        evolve(record, load_query(sharded), STATE)
+    assert split.value.field == "fragments.two.shards"
+
+
+def test_the_states_of_several_fragments_stay_until_each_replica_has_its_own() -> None:
+    running, new = load_query(in_a_row()), load_query(in_a_row(shown={"map": "late", "select": {"k": "k"}}))
+    former = stored(of("one", "r0", 1, 10 * S, a_0=100), of("two", "r1", 6, 25 * S, early_0=9))
+    found = carry_states(former, MemoryCheckpointStore(), plan(running), plan(new), nowhere, held)
+    record = claimed(
+        evolve(QueryRecord("q", running.dump(), 1), new, STATE), found.first_ids, found.reach, found.states
+    )
+    beside = watched(record)
+
+    def acknowledge(fragment: str, key: str, first_id: int) -> None:
+        for replica in ("r0", "r1"):
+            beside.claims.acknowledge(InstanceId(fragment, replica, 0), [(key, first_id)], 0)
+        beside.tick(S)
+
+    acknowledge("one", "a/0", 100)
+    acknowledge("two", "early/0", 0)
+    assert beside.states_to_begin_with() == set(found.states.values())
+    acknowledge("one", "a/0", 101)
+    assert beside.states_to_begin_with() == {found.states["two/0"]}
+    acknowledge("two", "early/0", 3)
+    assert beside.states_to_begin_with() == frozenset()

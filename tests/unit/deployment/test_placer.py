@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from deployment.placement_record import Assignment, PlacementRecord, RoleReport, WorkerReport
 from deployment.placer import (
+    AVOID_US,
     DETECTION_US,
     GATHERING_US,
     LEAST_DETECTION_US,
@@ -112,6 +113,28 @@ def test_no_role_moves_while_another_of_its_query_is_not_ready() -> None:
     site.run(15)
     moved = {name.split(".")[1] for name, at in site.places().items() if at != before[name]}
     assert moved == {"q1", "q2"}
+
+
+def test_a_role_leaves_a_worker_that_lacks_what_it_needs_to_others_though_that_has_the_least_load() -> None:
+    """A replica has no other place if there are two workers, and waits there; in time it is tried again."""
+    site = Site()
+    good, bad = site.join("good"), site.join("bad")
+    bad.lacks = frozenset({"q0"})
+    site.want([*roles_of("q0"), *roles_of("q1")])
+    site.run(BEGUN_S + 10)
+    there = {name for name, at in site.places().items() if at == bad.incarnation and ".q0." in name}
+    assert len(there) == 1 and there < {"node.q0.r0", "node.q0.r1"}
+    assert {name for name, _ in site.ready()} == site.children.keys() - there
+    site.join("third")
+    site.run(30)
+    all_run(site)
+    assert not [name for name, at in site.places().items() if at == bad.incarnation and ".q0." in name]
+    failures = len(site.ended)
+    bad.lacks = frozenset()
+    site.kill(good)
+    site.run(AVOID_US / 1e6)
+    all_run(site)
+    assert len(site.ended) < failures + len(site.children), "those of the worker that died"
 
 
 def test_a_heavy_role_drives_others_from_its_worker() -> None:

@@ -116,7 +116,7 @@ SHOWN = {"map": "each", "select": {"carrier": "carrier"}}
                 "output": "each", "replicas": 2}, "operators.each"),
         (KEPT, distinct(top={"top": "each", "k": 3, "order_by": "delay", "window": {"tumbling": "1s"}}), "operators.top"),
         (KEPT, {**KEPT, "replicas": 1}, "replicas"),
-        (KEPT, {**KEPT, "fragments": {"f": {"operators": ["each"]}, "g": {"operators": ["few"]}}}, "fragments"),
+        (KEPT, {**KEPT, "fragments": {"f": {"operators": ["each"]}, "g": {"operators": ["few"]}}}, "fragments.f"),
     ],
 )  # fmt: skip
 def test_a_state_of_all_rows_ever_is_handed_on_to_the_same_operators_alone(

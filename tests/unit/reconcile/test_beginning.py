@@ -10,7 +10,11 @@ import pytest
 
 from boreal.model.frames import Anchor, Boundary, Data, LogId, State
 from boreal.query.plan import Plan
+from deployment.carried_states import CarriedStates, carry_states
 from deployment.shared_sources import first_rows, same_operators
+from logs.checkpoints import Checkpoint
+from logs.memory_checkpoints import MemoryCheckpointStore
+from logs.restart import verified
 from operators.graph import FragmentGraph
 from reconcile.events import Acknowledge, Follow, StoreCheckpoint
 from reconcile.recovery import Beginning, Restart, VerifiedCheckpoint, plan_restart
@@ -88,7 +92,7 @@ def carried_at(killed_at: int) -> VerifiedCheckpoint:
     before = distinct()
     copy = last_copy(ran(before, killed_at))
     old, new = before.fragments[0], AFTER.fragments[0]
-    same = same_operators(old, new)
+    same = same_operators(before, AFTER)
     assert same == {"grouped", "first"}
     state = FragmentGraph(new).carry(copy.state or b"", FragmentGraph(old), same)
     return VerifiedCheckpoint(copy.time, copy.time, (), copy.inputs, state, ("carried/main.r0.0", copy.number))
@@ -182,7 +186,88 @@ def test_a_failure_before_its_first_own_checkpoint_is_corrected_from_the_state_t
     ],
 )
 def test_an_operator_is_the_same_if_all_that_it_reads_is(changes: dict[str, Any], same: set[str]) -> None:
-    before = distinct().fragments[0]
-    assert same_operators(before, distinct(**changes).fragments[0]) == same
-    other = replace(before, inputs=tuple(replace(entry, name="b") for entry in before.inputs))
-    assert same_operators(other, before) == frozenset()
+    before = distinct()
+    assert same_operators(before, distinct(**changes)) == same
+    [main, egress] = before.fragments
+    other = replace(main, inputs=tuple(replace(entry, name="b") for entry in main.inputs))
+    assert same_operators(replace(before, fragments=(other, egress)), before) == frozenset()
+
+
+# Several fragments
+
+PARTS: dict[str, dict[str, Any]] = {
+    "both have states of all rows": {
+        "pairs": {"distinct": "grouped", "on": ["group", "odd"]},
+        "last": {"distinct": "pairs", "on": ["group"]},
+    },
+    "the first one has windows": {
+        "pairs": {"aggregate": "grouped", "window": {"tumbling": "1s"}, "by": ["group"], "compute": {"n": "count(*)"}},
+        "last": {"distinct": "pairs", "on": ["group"]},
+    },
+    "the second one has windows": {
+        "pairs": {"distinct": "grouped", "on": ["group", "odd"]},
+        "last": {"aggregate": "pairs", "window": {"tumbling": "1s"}, "by": ["group"], "compute": {"n": "count(*)"}},
+    },
+}
+
+
+def chained(kind: str, **more: Any) -> Plan:
+    """Two fragments in a row. Another value of `group` comes every 1.5 s, and the first one comes again after 7.5 s."""
+    grouped = {"map": "a", "select": {"group": "mod(v - mod(v, 30), 150)", "odd": "mod(v, 2)", "v": "v"}}
+    operators = {"grouped": grouped, **PARTS[kind], **more}
+    fragments = {"one": {"operators": ["grouped", "pairs"]}, "two": {"operators": ["last", *more]}}
+    tuning = {"bucket": "100ms", "checkpoint_interval": "400ms"}
+    modes: dict[str, Any] = {"reconcile": "checkpoint_redo", "tuning": tuning, "fragments": fragments}
+    return plan_of(query_of(operators, list(operators)[-1], ("a",), **modes))
+
+
+def ran_in_a_row(
+    plan: Plan, until: int, restarts: dict[str, Restart] | None = None, first_id: int = 0
+) -> dict[str, InstanceDriver]:
+    """Both fragments of a version that reads all rows from an id on, up to a time. Its processes begin with the first row."""
+    places = restarts or {"one": Restart(1), "two": Restart(1)}
+    both = {name: InstanceDriver(plan, name, restart=place) for name, place in places.items()}
+    one, two = both.values()
+    one.ids[A] = first_id
+    for at in range(first_id * EVERY, until, EVERY):
+        for each in both.values():
+            each.until(at - first_id * EVERY)
+        written = len(one.appended)
+        one.deliver(A, one.rows("a", [at]), one.boundary(at + EVERY))
+        for effect in one.appended[written:]:
+            two.deliver(effect.log, effect.frame)
+    return both
+
+
+@pytest.mark.parametrize("kind", PARTS)
+@pytest.mark.parametrize("killed_at", [3800 * MS, 4150 * MS])
+def test_fragments_in_a_row_begin_with_states_that_fit_and_give_the_rows_of_a_version_that_ran_all_the_time(
+    kind: str, killed_at: int
+) -> None:
+    running, new = chained(kind), chained(kind, more={"map": "last", "select": {"group": "group", "double": "group * 2"}})
+    former, store = MemoryCheckpointStore(), MemoryCheckpointStore()
+    for name, one in ran_in_a_row(running, killed_at).items():
+        behind = 0 if name == "one" else 1  # the last one of the second fragment is not stored yet
+        copies = [effect for effect in one.effects if isinstance(effect, StoreCheckpoint)]
+        for each in copies[: len(copies) - behind]:
+            numbers = each.number, each.time, each.needs, each.next_ids, each.inputs, each.state or b""
+            former.put(Checkpoint(str(one.me), *numbers))
+    found = carry_states(former, store, running, new, lambda _, time: -(-time // EVERY), lambda *_: True)
+    states = {name: (found.states or {}).get(f"{name}/0") for name in ("one", "two")}
+    restarts = {
+        name: plan_restart(1, -1, {}, None, None, begins(found, place and verified(store.get(*place))))[0]
+        for name, place in states.items()
+    }
+    assert restarts["one"].position <= restarts["two"].position or states["two"] is None
+    later = ran_in_a_row(new, 9_000 * MS, restarts, found.first_ids["a/0"])["two"]
+    [since] = found.reach.values()
+    expected = rows(ran_in_a_row(new, 9_000 * MS)["two"], since)
+    assert rows(later, since) == expected and len(expected) >= 2
+    assert since < killed_at + 1000 * MS
+    empty = {name: plan_restart(1, -1, {}, None, None, Beginning(found.first_ids))[0] for name in states}
+    without = ran_in_a_row(new, 9_000 * MS, empty, found.first_ids["a/0"])["two"]
+    assert rows(without, since) != expected, "the rows alone are not enough"
+
+
+def begins(found: CarriedStates, state: VerifiedCheckpoint | None) -> Beginning:
+    return Beginning(found.first_ids, state is not None, state)
