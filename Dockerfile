@@ -21,6 +21,7 @@ COPY simulation simulation
 COPY bench bench
 COPY api api
 COPY boreal_cli boreal_cli
+COPY boreal_testing boreal_testing
 RUN pip install --no-cache-dir '.[stack,otel]'
 
 RUN useradd --system --create-home --uid 10001 boreal && install --directory --owner boreal /var/lib/boreal

@@ -1,7 +1,7 @@
 """boreal: a stream processor that answers within X while inputs fail, and corrects every answer after the failure. Here is what
 users import.
 
-Touches Kafka in `client` and `spark`. Only `testing` imports another room, `operators`; `python -m boreal` opens `boreal_cli`.
+Touches Kafka in `client` and `spark`. Imports no other room, but that `python -m boreal` opens `boreal_cli`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = (
-    "api", "bench", "boreal_cli", "deployment", "embedded", "formats", "intake", "logs", "operators", "reconcile", "services",
-    "simulation", "spark_jobs", "sunion",
+    "api", "bench", "boreal_cli", "boreal_testing", "deployment", "embedded", "formats", "intake", "logs", "operators",
+    "reconcile", "services", "simulation", "spark_jobs", "sunion",
 )  # fmt: skip
 
 

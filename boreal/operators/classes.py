@@ -3,7 +3,7 @@
 A class says what it takes (`Parameters`), which columns it makes (`output_schema`), what it remembers (`state`), and that it is
 deterministic. All else follows: rows come in the order (time, port, id), which is the same on all replicas, in batches that
 may be cut anywhere. What comes out over a run must not depend on these cuts, nor on anything but rows, parameters and state: no
-clock, no randomness, no order of a set, no sum whose order follows from the batch. `boreal.testing.check_operator` holds a
+clock, no randomness, no order of a set, no sum whose order follows from the batch. `boreal_testing.check_operator` holds a
 class to that.
 """
 

@@ -172,4 +172,4 @@ def _window_us(keyed: Keyed | None, field: str) -> int | None:
 
 
 def _broken(name: str, field: str, problem: str) -> UserError:
-    return UserError(f"{field}.operator", name, problem, "correct the class; boreal.testing.check_operator shows what is wrong")
+    return UserError(f"{field}.operator", name, problem, "correct the class; boreal_testing.check_operator shows what is wrong")

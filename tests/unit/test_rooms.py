@@ -27,7 +27,7 @@ ABOVE: dict[str, tuple[str, ...]] = {
     "boreal": ("boreal.client",),
     "sunion": ("boreal.query",),
     "operators": ("boreal.query",),
-    "boreal.testing": ("operators",),
+    "boreal_testing": ("operators",),
     "reconcile": ("sunion", "operators"),
     "formats": ("reconcile",),
     "intake": ("formats",),

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from trade_operators import LargeTrades, RunningVolume, Vwap
 
-from boreal.testing import check_operator, run_operator, sample_rows
+from boreal_testing import check_operator, run_operator, sample_rows
 
 TRADES = {"symbol": "string", "price": "double", "size": "int"}
 # Sums of these are exact, so that the order in which DuckDB adds does not matter.

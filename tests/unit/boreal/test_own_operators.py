@@ -19,7 +19,7 @@ from boreal.query.builder import QueryBuilder
 from boreal.query.planner import plan
 from boreal.query.spec import load_query
 from boreal.query.sql_writing import write_sql
-from boreal.testing import run_operator, sample_rows
+from boreal_testing import run_operator, sample_rows
 from embedded.recording import memory_us
 from tests.installing import install
 

@@ -1,4 +1,4 @@
-"""`boreal.testing`: an operator that keeps the contract passes, and each way of breaking it is caught."""
+"""`boreal_testing`: an operator that keeps the contract passes, and each way of breaking it is caught."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from boreal.model.errors import UserError
 from boreal.model.schema import Schema
 from boreal.operators import Keyed, KeyedOperator, KeyState, RowOperator, WindowOperator
-from boreal.testing import ContractError, check_operator, run_operator, sample_rows
+from boreal_testing import ContractError, check_operator, run_operator, sample_rows
 
 COLUMNS = {"k": "string", "v": "double", "n": "int", "day": "date", "at": "timestamp", "b": "bool", "d": "decimal(5, 2)"}
 

@@ -1,4 +1,4 @@
-"""`python -m boreal.testing MODULE CLASS PARAMETERS`: repeats the runs of `check_operator` in a process of its own. Streams
+"""`python -m boreal_testing MODULE CLASS PARAMETERS`: repeats the runs of `check_operator` in a process of its own. Streams
 come as Arrow IPC, one batch each; their digests are printed, one in a line."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from importlib import import_module
 
 import pyarrow as pa
 
-from boreal.testing.checks import digest
+from boreal_testing.checks import digest
 
 
 def main() -> None:

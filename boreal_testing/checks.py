@@ -17,8 +17,8 @@ from boreal.model.errors import OperatorError, UserError
 from boreal.model.frames import INFINITY
 from boreal.model.schema import Schema
 from boreal.operators import Operator, WindowOperator
-from boreal.testing.running import Trial, schema_of
-from boreal.testing.sample_rows import sample_rows
+from boreal_testing.running import Trial, schema_of
+from boreal_testing.sample_rows import sample_rows
 from operators.encoding import decode_batch, encode_batch
 
 _OTHER_HASH_SEED = "4711"
@@ -193,7 +193,7 @@ def _check_elsewhere(
             writer.write_batch(rows)
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONHASHSEED": _OTHER_HASH_SEED, "PYTHONPATH": paths}
-    command = [sys.executable, "-P", "-m", "boreal.testing", operator.__module__, operator.__qualname__, json.dumps(parameters)]
+    command = [sys.executable, "-P", "-m", "boreal_testing", operator.__module__, operator.__qualname__, json.dumps(parameters)]
     done = subprocess.run(command, input=sent.getvalue().to_pybytes(), env=environment, capture_output=True)
     if done.returncode:
         raise ContractError(f"{operator.__qualname__} cannot be run in another process:\n{done.stderr.decode().strip()}")

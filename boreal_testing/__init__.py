@@ -6,8 +6,8 @@ query: a copy of that code could not show what the engine will do.
 
 from __future__ import annotations
 
-from boreal.testing.checks import ContractError, check_operator
-from boreal.testing.running import run_operator
-from boreal.testing.sample_rows import sample_rows
+from boreal_testing.checks import ContractError, check_operator
+from boreal_testing.running import run_operator
+from boreal_testing.sample_rows import sample_rows
 
 __all__ = ["ContractError", "check_operator", "run_operator", "sample_rows"]
