@@ -52,7 +52,7 @@ test: $(READY) ## run all tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q
 
 browser: $(READY) ## run the tests in a browser, Chromium, and keep pictures of the pages in out/browser
-	$(BIN)/python -m pytest -q tests/browser
+	$(BIN)/python -m pytest -q -m "soak or not soak" tests/browser
 
 vendor: ## make the dashboard's vendored files again (needs Node and npm)
 	api/vendor/make.sh
@@ -62,11 +62,11 @@ faults: $(READY) ## break real processes in every known way, and write the figur
 	BOREAL_FAULTS_TABLE=out/faults.md $(BIN)/python -m pytest -q -m "soak or not soak" tests/stack/test_faults.py tests/stack/test_sites.py tests/stack/test_worker_faults.py tests/stack/test_joined_workers.py tests/spark/test_deployment_faults.py
 
 soak: $(READY) ## what `make test` leaves out: half an hour without an input, squeezed, and the rarer faults
-	$(BIN)/python -m pytest -q -s -m soak tests/stack tests/spark tests/unit/embedded
+	$(BIN)/python -m pytest -q -s -m soak
 
 thorough: export BOREAL_THOROUGH = 1
 thorough: $(READY) ## run the random tests with five times as many cases
-	$(BIN)/python -m pytest -n $(WORKERS) -q tests/property tests/simulation tests/examples/test_flights.py tests/unit/embedded/live tests/unit/intake
+	$(BIN)/python -m pytest -n $(WORKERS) -q tests/property tests/simulation tests/paper tests/blackbox tests/examples/test_flights.py tests/unit/embedded/live tests/unit/intake tests/unit/deployment tests/unit/api/test_openapi.py
 
 lint: $(READY) ## check style
 	$(BIN)/ruff check .

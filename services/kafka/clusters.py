@@ -178,9 +178,17 @@ def close_producer(producer: KafkaProducer, within_s: float) -> None:
 def is_fenced(error: Exception) -> bool:
     """Whether Kafka refuses this writer because a later writer with its transactional id has begun.
 
-    kafka-python raises that error itself, or, if its thread learns of it first, a KafkaError from the next call that holds it.
+    kafka-python raises that error itself, or, if its thread learns of it first, a KafkaError from the next call that holds it,
+    or its text.
     """
-    return any(isinstance(each, ProducerFencedError | InvalidProducerEpochError) for each in (error, *error.args))
+    return any(isinstance(each, _FENCING) or _says_fenced(each) for each in (error, *error.args))
+
+
+_FENCING = (ProducerFencedError, InvalidProducerEpochError)
+
+
+def _says_fenced(content: object) -> bool:
+    return isinstance(content, str) and any(kind.__name__ in content for kind in _FENCING)
 
 
 def silence_producer(producer: KafkaProducer) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
+from itertools import cycle, groupby, product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from boreal_cli import main
+from tests.thoroughness import IS_THOROUGH
 
 Query = dict[str, Any]
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -172,8 +173,13 @@ def _to_millisecond(text: str) -> str:
     return datetime.fromisoformat(text).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-@pytest.mark.parametrize("mode", ["checkpoint_redo", "undo_redo", "overlay_redo"])
-@pytest.mark.parametrize("policy", ["process/process", "process/suspend", "delay/delay", "suspend/suspend"])
+MODES = ("checkpoint_redo", "undo_redo", "overlay_redo")
+POLICIES = ("process/process", "process/suspend", "delay/delay", "suspend/suspend")
+
+
+@pytest.mark.parametrize(
+    ("mode", "policy"), product(MODES, POLICIES) if IS_THOROUGH else zip(cycle(MODES), POLICIES, strict=False)
+)
 def test_a_cut_is_bridged_and_then_corrected(
     tmp_path: Path, sources: list[str], faultless: bytes, mode: str, policy: str
 ) -> None:
@@ -187,8 +193,13 @@ def test_a_cut_is_bridged_and_then_corrected(
     assert report["n_tentative"] > 0 and report["violations"] == 0 and report["reconciliations"]
 
 
-@pytest.mark.parametrize("threshold", ["500ms", "1s", "3s"])
-@pytest.mark.parametrize("length", ["50ms", "400ms", "2s", "6s"])
+THRESHOLDS = ("500ms", "1s", "3s")
+LENGTHS = ("50ms", "400ms", "2s", "6s")
+
+
+@pytest.mark.parametrize(
+    ("threshold", "length"), product(THRESHOLDS, LENGTHS) if IS_THOROUGH else zip(cycle(THRESHOLDS), LENGTHS, strict=False)
+)
 def test_x_holds_for_cuts_of_any_length(
     tmp_path: Path, sources: list[str], faultless: bytes, threshold: str, length: str
 ) -> None:

@@ -108,6 +108,7 @@ def test_the_demo_from_up_to_down(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "api.log").read_text() == ""
 
 
+@pytest.mark.soak
 def test_a_killed_process_loses_no_job_and_no_event(tmp_path: Path) -> None:
     with demo_up(tmp_path) as up:
         job = {"id": "kept", "query": "departures", "speed": "600x", "modes": ["overlay_redo"], "policies": ["process/process"]}

@@ -40,7 +40,7 @@ def test_different_seeds_give_different_traces() -> None:
     assert len(set(digests)) == len(SEEDS)
 
 
-@pytest.mark.parametrize("mutant", [None, "order_by_arrival"])
+@pytest.mark.parametrize("mutant", [pytest.param(None, marks=pytest.mark.soak), "order_by_arrival"])
 def test_a_campaign_does_not_depend_on_how_many_processes_run_it(
     mutant: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from simulation.campaign import ScenarioJudge, run_seed
 from simulation.families import make_family_scenario, pauses
 from tests.thoroughness import some
 
-SEEDS = some(400)
+SEEDS = some(200)
 CHUNK = 20
 OF_A_FAMILY = some(30)
 ONCE_BROKEN = (

@@ -253,6 +253,7 @@ def test_without_a_java_one_line_says_so(
     assert "JAVA_HOME" in line
 
 
+@pytest.mark.soak
 def test_a_range_that_the_logs_cannot_answer_for_is_refused(
     fed: Fed, boreal: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -115,6 +115,7 @@ def test_a_job_tells_how_its_hosts_get_on(bench: Bench) -> None:
             assert shard["last_rebuild_s"] > 0 and shard["last_rebuild_orders"] > 0
 
 
+@pytest.mark.soak
 def test_what_no_record_of_kafka_s_holds_travels_in_parts(bench: Bench) -> None:
     """An order of more than 64 MB, whose answer is as large; the worker dies after it."""
     bench.begin(Mode.OVERLAY_REDO)
@@ -233,6 +234,7 @@ def test_two_jobs_at_once_answer_twice_and_alike(bench: Bench, tmp_path: Path) -
         wait_until(lambda: all(heard.repeated for heard in other.heard), "both have answered")
 
 
+@pytest.mark.soak
 def test_snapshots_let_the_orders_before_them_be_deleted(bench: Bench) -> None:
     """Orders of 8,192 rows: a snapshot after 32 MB of them."""
     job = bench.job

@@ -234,6 +234,7 @@ def test_a_query_that_is_deleted_and_made_again_under_its_name_is_nothing_to_the
     assert bench.supervisor.process.poll() is None
 
 
+@pytest.mark.soak
 def test_roles_are_stopped_and_begin_again_and_an_application_without_any_ends(bench: Bench) -> None:
     bench.begin(Mode.CHECKPOINT_REDO)
     bench.go_on()

@@ -138,6 +138,7 @@ def test_a_restarted_stream_neither_repeats_nor_loses(
     assert [seq for _, seq, _, _ in taken.rows] == [*range(1, 10)]
 
 
+@pytest.mark.soak
 def test_stable_rows_come_once_in_small_batches_too(
     spark: SparkSession, life: Life, kafka: KafkaServer, tmp_path: Path
 ) -> None:

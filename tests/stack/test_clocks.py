@@ -102,6 +102,7 @@ def test_no_clock_is_warned_of_since_none_is_left_wrong(bench: Bench) -> None:
     assert statuses["query:clocks"]["clock"] == []
 
 
+@pytest.mark.soak
 def test_a_life_that_begins_after_a_step_of_its_wall_agrees_with_the_others(bench: Bench) -> None:
     deployment = bench.deployment
     assert isinstance(deployment, WrongWalls)

@@ -43,6 +43,7 @@ from services.kafka.clusters import Cluster
 from services.kafka.queries import QueryRegistry
 from services.kafka.topics import STATUS, TopicSpec, ensure, query_topics, system_topics
 from services.stack.servers import KafkaServer
+from services.storage import log_partition
 from services.storage.kafka_log import KafkaLogStore
 from services.storage.log_partition import FIRST_WINDOW
 from tests.otlp import receiving
@@ -205,13 +206,17 @@ def test_a_row_with_a_trace_context_has_it_as_a_header_in_both_topics_and_after_
     assert [trace for trace in found[out] if trace] == [b"00-1", b"00-3", b"00-5"]
 
 
-def test_rows_that_only_q_out_has_are_copied(live: Callable[[], Life], cluster: Cluster) -> None:
-    """As after a death between the two, here a long time before."""
+def test_rows_that_only_q_out_has_are_copied(
+    live: Callable[[], Life], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a death between the two, here a long time before: they fill several windows."""
+    window = 100
+    monkeypatch.setattr(log_partition, "FIRST_WINDOW", window)
     first = live()
     first.give(data(0, 3), boundary(3, 3))
     first.settle()
     other = StableTopic(cluster, f"{first.name}.stable", f"boreal.{first.name}.stable", f"{first.name}.out", first.codes.append)
-    for at in range(3, 3 + 2 * FIRST_WINDOW):
+    for at in range(3, 3 + 6 * window):
         first.give(data(at), boundary(at + 1, at + 1))
     wait_until(lambda: len(first.out._sent) and first.out._sent[-1].is_given, "q.out has it all")
     assert read_stable_tail(cluster, f"{first.name}.stable", f"{first.name}.out") == 3
@@ -220,7 +225,7 @@ def test_rows_that_only_q_out_has_are_copied(live: Callable[[], Life], cluster: 
     second.give_rows(2)
     second.settle()
     ids, lines = stable_of(cluster, f"{first.name}.stable")
-    assert ids == list(range(3 + 2 * FIRST_WINDOW + 2))
+    assert ids == list(range(3 + 6 * window + 2))
     out = [record.value.decode() for record in records_of(cluster, f"{first.name}.out") if b'"type":"stable"' in record.value]
     assert all(f'"data":{line},' in record for line, record in zip(lines, out, strict=True))
 

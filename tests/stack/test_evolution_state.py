@@ -98,6 +98,7 @@ def forget_records(boreal: Commands, cluster: Cluster, feed: Feed, unseen: int =
         admin.delete_records(consumer.end_offsets(partitions))
 
 
+@pytest.mark.soak
 def test_a_version_begins_with_the_rows_that_the_other_one_keeps_though_the_topics_hold_them_no_more(
     boreal: Commands, cluster: Cluster, feed: Feed
 ) -> None:
@@ -121,6 +122,7 @@ def apply_refused(boreal: Commands, spec: dict[str, Any]) -> dict[str, Any]:
     return boreal.refused("query", "apply", write_spec(boreal, spec), "--evolve", "--from", "state")
 
 
+@pytest.mark.soak
 def test_sources_and_their_logs_stay_with_the_version_that_reads_them_and_are_trimmed(
     boreal: Commands, cluster: Cluster, feed: Feed
 ) -> None:
@@ -137,6 +139,7 @@ def test_sources_and_their_logs_stay_with_the_version_that_reads_them_and_are_tr
     assert set(boreal.shown("show", "counts")["streams"]) == {"left", "right"}
 
 
+@pytest.mark.soak
 def test_a_version_that_is_given_up_leaves_the_sources_and_the_next_one_shares_them_until_the_query_is_deleted(
     boreal: Commands, cluster: Cluster, feed: Feed
 ) -> None:

@@ -215,8 +215,6 @@ EVERY_RUN = {
     "the_egress_is_killed",
     "a_source_is_cut_for_less_than_alpha_x",
     "a_replica_is_killed_in_mid_correction",
-    "a_replica_is_frozen_and_thaws",
-    "redis_is_killed_and_comes_back",
     "the_control_topic_is_lost",
 }
 """`make test` takes these; `make faults` takes them all."""

@@ -50,6 +50,7 @@ def over(api: TestClient, path: str) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.soak
 def test_a_cut_that_has_healed_is_replayed_and_its_results_are_verified(bench: Bench, api: TestClient) -> None:
     bench.breathe(8)  # a replay begins five seconds before the failure
 

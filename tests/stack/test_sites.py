@@ -72,6 +72,7 @@ def test_each_of_two_sites_goes_on_with_the_streams_that_it_has(halves: Bench) -
         assert delay_ms <= halves.x_ms or not halves.may_be_timed
 
 
+@pytest.mark.soak
 def test_a_replica_that_has_lost_all_inputs_is_left_for_one_that_still_answers(halves: Bench) -> None:
     """Both are in UP_FAILURE, since a stream is missing everywhere. The one that is read then loses the other stream, too."""
     deployment = halves.deployment

@@ -533,8 +533,14 @@ def test_a_quiet_partition_follows_the_other_and_a_quiet_topic_the_clock(make_be
     bench.wait(lambda: bench.status()["state"] == "live", "status")
 
 
-@pytest.mark.parametrize("boundary", ["data", "clock"])
-@with_both_clients
+@pytest.mark.parametrize(
+    ("reader", "boundary"),
+    [
+        ("kafka-python", "data"),
+        ("librdkafka", "clock"),
+        *(pytest.param(*each, marks=pytest.mark.soak) for each in (("kafka-python", "clock"), ("librdkafka", "data"))),
+    ],
+)
 def test_what_producers_could_not_send_to_a_frozen_broker_is_not_late(
     own_kafka: KafkaServer, make_bench: Callable[..., Bench], boundary: str
 ) -> None:
@@ -716,39 +722,13 @@ def test_rows_may_be_posted_in_every_shape(make_bench: Callable[..., Bench]) -> 
     assert bench.rows() == list(range(7)) and not bench.letters()
 
 
-def test_what_is_posted_while_the_broker_is_down_is_spooled_and_drained_in_order(
-    own_kafka: KafkaServer, make_bench: Callable[..., Bench]
-) -> None:
-    bench, port = make_bench(bootstrap=own_kafka.bootstrap), free_port()
-    process = bench.start(BOREAL_HTTP_PORT=str(port), BOREAL_HTTP_TOKEN=TOKEN)
-    bench.wait(lambda: is_open(bench, port), "the port")
-    bench.send(0, 100)
-    bench.wait_rows(100)
-    own_kafka.kill()
-    durable = []
-    down_until = time.monotonic() + 1.5
-    count = 100
-    while time.monotonic() < down_until or "spool" not in durable:
-        posted = post(bench, port, json.dumps([row(n) for n in range(count, count + 10)]).encode())
-        assert posted.status == 202
-        durable.append(posted.answer["durable"])
-        count += 10
-    own_kafka.start()
-    assert post(bench, port, json.dumps([row(n) for n in range(count, count + 10)]).encode()).status == 202
-    count += 10
-    bench.wait_rows(count)
-    assert bench.rows() == list(range(count)) and not bench.letters()
-    bench.wait(lambda: bench.status().get("spooled_bytes") == 0 and bench.status()["state"] != "spooling", "status")
-    assert process.poll() is None
-
-
-def test_what_is_spooled_and_too_large_for_the_topic_is_a_dead_letter_and_no_row_is_lost(
+def test_what_is_posted_while_the_broker_is_down_is_spooled_and_drained_in_order_and_too_large_rows_are_dead_letters(
     own_kafka: KafkaServer, make_bench: Callable[..., Bench]
 ) -> None:
     bench, port = make_bench(bootstrap=own_kafka.bootstrap), free_port()
     with closing(bench.home.make_admin()) as admin:
         admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, bench.topic, {"max.message.bytes": "1000"})])
-    bench.start(BOREAL_HTTP_PORT=str(port), BOREAL_HTTP_TOKEN=TOKEN)
+    process = bench.start(BOREAL_HTTP_PORT=str(port), BOREAL_HTTP_TOKEN=TOKEN)
     bench.wait(lambda: is_open(bench, port), "the port")
     assert post(bench, port, json.dumps([row(0)]).encode()).status == 202
     bench.wait_rows(1)
@@ -773,44 +753,31 @@ def test_what_is_spooled_and_too_large_for_the_topic_is_a_dead_letter_and_no_row
     assert post(bench, port, json.dumps([row(8)]).encode()).answer["durable"] == "kafka"
     expected = sorted({*range(9)} - refused())
     bench.wait_rows(len(expected))
-    assert bench.rows() == expected
+    assert bench.rows() == expected and process.poll() is None
 
 
-def test_what_is_left_in_the_spool_comes_first_in_the_next_life(
+def test_a_full_spool_refuses_what_is_posted_and_what_is_left_in_it_comes_first_in_the_next_life(
     own_kafka: KafkaServer, make_bench: Callable[..., Bench]
 ) -> None:
     bench, port = make_bench(bootstrap=own_kafka.bootstrap), free_port()
-    process = bench.start(BOREAL_HTTP_PORT=str(port), BOREAL_HTTP_TOKEN=TOKEN)
-    bench.wait(lambda: is_open(bench, port), "the port")
-    post(bench, port, json.dumps([row(n) for n in range(10)]).encode())
-    bench.wait_rows(10)
-    own_kafka.kill()
-    assert [post(bench, port, json.dumps(row(n)).encode()).answer["durable"] for n in range(10, 20)] == ["spool"] * 10
-    process.kill()
-    process.wait()
-    own_kafka.start()
-    bench.start(BOREAL_HTTP_PORT=str(port), BOREAL_HTTP_TOKEN=TOKEN)
-    bench.wait(lambda: is_open(bench, port), "the port")
-    post(bench, port, json.dumps(row(20)).encode())
-    bench.wait_rows(21)
-    assert bench.rows() == list(range(21)) and not bench.letters()
-
-
-def test_a_full_spool_refuses_what_is_posted_and_says_so(own_kafka: KafkaServer, make_bench: Callable[..., Bench]) -> None:
-    bench, port = make_bench(bootstrap=own_kafka.bootstrap), free_port()
-    bench.start(BOREAL_HTTP_PORT=str(port), BOREAL_HTTP_TOKEN=TOKEN, BOREAL_SPOOL_BYTES="100KB")
+    variables = {"BOREAL_HTTP_PORT": str(port), "BOREAL_HTTP_TOKEN": TOKEN, "BOREAL_SPOOL_BYTES": "100KB"}
+    process = bench.start(**variables)
     bench.wait(lambda: is_open(bench, port), "the port")
     own_kafka.kill()
     count = 0
     while (posted := post(bench, port, json.dumps([row(n) for n in range(count, count + 100)]).encode())).status == 202:
+        assert posted.answer["durable"] == "spool"
         count += 100
     assert posted.status == 503 and "the spool is full (100000 bytes)" in posted.answer["detail"]
     assert "the spool is full" in bench.log_file.read_text()
+    process.kill()
+    process.wait()
     own_kafka.start()
-    bench.wait_rows(count)
-    assert bench.rows() == list(range(count))
+    bench.start(**variables)
+    bench.wait(lambda: is_open(bench, port), "the port")
     bench.wait(lambda: post(bench, port, json.dumps(row(count)).encode()).status == 202, "room in the spool")
     bench.wait_rows(count + 1)
+    assert bench.rows() == list(range(count + 1)) and not bench.letters()
 
 
 def test_a_source_whose_spool_is_damaged_goes_on_without_it(make_bench: Callable[..., Bench]) -> None:

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -129,12 +130,17 @@ def test_each_command_is_known(block: Block, command: list[str], monkeypatch: py
             assert path == "-c" or (ROOT / path).is_file()
 
 
+@cache
+def commands() -> Any:
+    return typer.main.get_command(app)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_options_in_the_text_are_known(page: Path) -> None:
     """Of each `boreal ...` between words; a place-holder there need not be a value that the command takes."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     for span in re.findall(r"`boreal ([a-z][^`]*)`", text):
-        command: Any = typer.main.get_command(app)
+        command: Any = commands()
         for word in span.split():
             if not getattr(command, "commands", None):
                 break

@@ -21,10 +21,11 @@ from api.models import EXAMPLE_SPEC
 from api.openapi import REQUESTS
 from api.settings import ApiSettings
 from api.tokens import TokenStore
+from tests.thoroughness import some
 from tests.unit.api.conftest import ADDRESS, IDLE
 from tests.unit.api.memory import MemoryInstallation
 
-CASES = 10
+CASES = some(25)
 CHECKS = [
     checks.status_code_conformance,
     checks.content_type_conformance,

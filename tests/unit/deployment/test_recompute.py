@@ -26,6 +26,7 @@ from formats.json_text import column_texts, joined, lines, object_parts, time_us
 from spark_jobs.batch_worker import ORDER, RECORDS, BatchTask, compute, cut
 from sunion.tape import BEGINNING
 from tests.harness import Ran, S, batch_of, query_of, run
+from tests.thoroughness import some
 
 PER_KEY = {"aggregate": "all", "window": {"tumbling": "1s"}, "by": ["k"], "compute": {"n": "count(*)", "total": "sum(v)"}}
 SLIDING = {"aggregate": "all", "window": {"sliding": "3s", "every": "1s"}, "by": ["k"], "compute": {"mean": "avg(v)"}}
@@ -132,7 +133,7 @@ def test_any_range_is_what_clients_were_given(ran: Callable[[str], Ran], name: s
     assert len(faulted.stable) > 20
     assert recomputed(faulted, BEGINNING) == faulted.stable
     chance = random.Random(name)
-    for first in [3 * S, *(chance.randrange(8 * S) for _ in range(4))]:
+    for first in [3 * S, *(chance.randrange(8 * S) for _ in range(some(10)))]:
         since = START_US + first
         until = chance.choice([INFINITY, since + chance.randrange(1, 4 * S), since + S])
         assert recomputed(faulted, since, until) == given(faulted, since, until), (since, until)
@@ -144,7 +145,7 @@ def test_the_earliest_time_is_the_first_for_which_no_row_is_lacking(ran: Callabl
     faulted = ran(name)
     spans = FragmentSpans(faulted.plan)
     chance = random.Random(name)
-    for _ in range(2):
+    for _ in range(some(5)):
         reach = {edge.name: START_US + chance.randrange(5 * S) for edge in faulted.plan.sources}
         earliest = spans.earliest(reach)
         assert earliest is not None

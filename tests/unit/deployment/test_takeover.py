@@ -17,6 +17,7 @@ from deployment.evolution import EgressReport, Evolution, VersionProgress, evolv
 from deployment.layout import make_layout
 from deployment.query_record import QueryRecord
 from logs.egress_switch import ClientFrame, EgressSwitch, NextVersion
+from tests.thoroughness import some
 
 SECOND = 1_000_000
 ROW_US = 100_000
@@ -188,7 +189,7 @@ class Installation:
 
 
 @pytest.mark.parametrize("sites", [SITES, SITES[:1]], ids=["two sites", "one site"])
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(some(150)))
 def test_all_sites_change_at_one_time_whoever_dies_or_is_cut_off(seed: int, sites: tuple[str, ...]) -> None:
     installation = Installation(seed, sites)
     installation.until("taken_over", 4_000)

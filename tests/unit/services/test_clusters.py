@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from types import SimpleNamespace
 
 import pytest
 from kafka import KafkaProducer, TopicPartition
@@ -15,6 +16,7 @@ from kafka.errors import (
     SaslAuthenticationFailedError,
     TopicAuthorizationFailedError,
 )
+from kafka.producer.transaction_manager import TransactionManager
 
 from boreal.client.kafka_clients import make_client
 from services.kafka import clusters as clusters_module
@@ -51,4 +53,8 @@ def test_a_producer_that_has_ended_sends_no_more_whatever_was_left_in_it(within_
 def test_a_fenced_writer_is_told_whether_its_call_or_the_thread_behind_it_learned_of_it_first(error: KafkaError) -> None:
     assert is_fenced(error) and is_fenced(KafkaError("an earlier request has failed", error))
     assert not is_fenced(KafkaError("an earlier request has failed", KafkaConnectionError("away")))
+    failed = SimpleNamespace(has_error=lambda: True, _last_error=error)
+    with pytest.raises(KafkaError) as told:
+        TransactionManager._maybe_fail_with_error(failed)
+    assert is_fenced(told.value), "the next call of a transaction has its text alone"
     assert not is_fenced(OSError(11, "no"))
