@@ -37,8 +37,9 @@ RESOURCES: Fields = {
     "cores": "Processor time over time: 1 is a whole core.",
 }
 SHARED_RESOURCES = (
-    "What its processes take, without Spark's JVMs. Of a process that many roles share (`--workers`) each role counts an equal "
-    "part, whatever it takes itself. Null in an embedded installation, which is one process"
+    "What its processes take; in Spark on this machine, the JVM and its Python workers too. Of a process that many roles share "
+    "(`--workers`) each role counts an equal part, whatever it takes itself. Null in an embedded installation, which is one "
+    "process"
 )
 FROZEN = "Its processes that a signal has stopped (SIGSTOP): they run, and do nothing."
 CHANGES = "Its last changes of state since the process began, the newest last: the state, and when it was entered."

@@ -259,7 +259,8 @@ def main() -> None:
         application = SparkApplication(settings, name, stopping)
         channel = socket.socket(fileno=sys.stdin.fileno())
         try:
-            code = Worker(settings, name, channel, {"spark": application.make_job}).serve(stopping)
+            connections = Connections(settings, name, counts_children=True)
+            code = Worker(settings, connections, channel, {"spark": application.make_job}).serve(stopping)
         finally:
             application.close()
         return code if application.failure is None else EXIT_FAILED

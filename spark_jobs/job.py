@@ -21,7 +21,7 @@ from pyspark.accumulators import Accumulator
 
 from deployment.query_record import QueryRecord
 from services.hosting.connections import Connections, run_query_process
-from services.hosting.process import EXIT_STOPPED, StatusPublisher
+from services.hosting.process import EXIT_STOPPED, StatusDesk, StatusPublisher
 from spark_jobs import worker
 from spark_jobs.connector import sink_options, source_options
 from spark_jobs.job_status import JobStatus
@@ -57,7 +57,8 @@ class JobProcess:
     def serve(self, stopping: threading.Event) -> int:
         """See the class. The status is published from the start, also while the job warms up."""
         status, topics = self._status, self.topics
-        publisher = StatusPublisher(self.home, self.name, status.fields)
+        desk = StatusDesk(self.home, counts_children=True)
+        publisher = StatusPublisher(self.home, self.name, status.fields, desk)
         status.note("imports")
         topic_id = topics.wait(self.cluster, stopping)
         if topic_id is None:
@@ -87,6 +88,7 @@ class JobProcess:
         status.ready = False
         publisher.now()
         publisher.close()
+        desk.close()
         return EXIT_STOPPED
 
     # The start

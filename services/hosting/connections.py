@@ -46,8 +46,8 @@ class TopicClients:
 class Connections:
     """The connections of one process, or of one role whose links to the sites are its own."""
 
-    def __init__(self, settings: ServiceSettings, client_id: str) -> None:
-        """client_id: name of the process in Kafka's logs and metrics."""
+    def __init__(self, settings: ServiceSettings, client_id: str, counts_children: bool = False) -> None:
+        """client_id: name of the process in Kafka's logs and metrics. counts_children: see `Resources`."""
         self.settings = settings
         """The settings of the process."""
         self.clusters = make_clusters(settings, client_id)
@@ -66,7 +66,7 @@ class Connections:
         """The records of queries."""
         self.watch = SharedWatch(self.registry)
         """Tells of changes of these records."""
-        self.statuses = StatusDesk(self.home)
+        self.statuses = StatusDesk(self.home, counts_children)
         """Publishes what the roles say of themselves."""
 
     def close(self) -> None:

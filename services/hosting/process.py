@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol
 
@@ -87,14 +88,26 @@ class ExitRequest:
 class Resources:
     """What this process takes of the machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, counts_children: bool = False) -> None:
+        """counts_children: whether what the processes take that it has started counts too, such as those of Spark: none of them
+        has a status."""
         self._process = psutil.Process()
         self._process.cpu_percent()  # from now on
+        self._counts_children = counts_children
+        self._children: dict[psutil.Process, psutil.Process] = {}
 
     def share(self, roles: int) -> dict[str, Any]:
         """The fields of `deployment.status_fields.PROCESS` that say it, for one of so many roles that run in the process:
         nobody knows what each takes. Processor time since the last call."""
-        bytes_, percent = self._process.memory_info().rss, self._process.cpu_percent()
+        if self._counts_children:
+            # The same objects as before: each knows what its process had taken by then.
+            found = self._process.children(recursive=True)
+            self._children = {each: self._children.get(each, each) for each in found}
+        bytes_, percent = 0, 0.0
+        for each in (self._process, *self._children.values()):
+            with suppress(psutil.NoSuchProcess):
+                bytes_ += each.memory_info().rss
+                percent += each.cpu_percent()
         return {"memory_bytes": bytes_ // max(roles, 1), "cores": round(percent / 100 / max(roles, 1), 4)}
 
 
@@ -103,8 +116,10 @@ class StatusDesk:
     producer. A status is one JSON object under the role's name. Its `at_ms` is the wall clock at that moment, from which
     readers see whether the role is still alive."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, counts_children: bool = False) -> None:
+        """counts_children: see `Resources`."""
         self._cluster = cluster
+        self._counts_children = counts_children
         self._changed = threading.Condition()
         self._publishers: dict[str, StatusPublisher] = {}
         self._due: set[str] = set()
@@ -157,7 +172,7 @@ class StatusDesk:
 
     def _run(self) -> None:
         producer: KafkaProducer | None = None
-        resources = Resources()
+        resources = Resources(self._counts_children)
         taken: dict[str, Any] = {}
         all_at = time.monotonic()
         while (due := self._await_due(all_at)) is not None:

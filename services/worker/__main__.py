@@ -6,6 +6,7 @@ import socket
 import sys
 
 import services.hosting.fast_imports  # noqa: F401
+from services.hosting.connections import Connections
 from services.hosting.process import run_process, set_clock
 from services.kafka.settings import load_settings
 from services.worker.worker import Worker
@@ -17,7 +18,7 @@ def main() -> None:
 
     def make() -> Worker:
         set_clock(settings, name)
-        return Worker(settings, name, socket.socket(fileno=sys.stdin.fileno()))
+        return Worker(settings, Connections(settings, name), socket.socket(fileno=sys.stdin.fileno()))
 
     run_process(name, lambda stopping: make().serve(stopping))
 

@@ -37,11 +37,15 @@ class Worker:
     """`serve` runs until it is stopped, or the channel is closed, and returns the exit code."""
 
     def __init__(
-        self, settings: ServiceSettings, name: str, channel: socket.socket, roles: Mapping[str, MakeRole] = ROLES
+        self,
+        settings: ServiceSettings,
+        connections: Connections,
+        channel: socket.socket,
+        roles: Mapping[str, MakeRole] = ROLES,
     ) -> None:
-        """channel: to the supervisor. roles: how a role of each kind is made."""
+        """connections: which its roles share; channel: to the supervisor. roles: how a role of each kind is made."""
         self._channel = channel
-        self._roles = RoleThreads(settings, Connections(settings, name), self._note_end, roles)
+        self._roles = RoleThreads(settings, connections, self._note_end, roles)
         self._is_cut = threading.Event()
 
     def serve(self, stopping: threading.Event) -> int:

@@ -106,6 +106,7 @@ def test_a_job_tells_how_its_hosts_get_on(bench: Bench) -> None:
         [worker], memory = job.workers(), status["rss_bytes"]
         for name, process in (("jvm", jvm_of(job.pid)), ("driver", psutil.Process(job.pid)), ("workers", worker)):
             assert 0.5 < memory[name] / process.memory_info().rss < 2
+        assert status["memory_bytes"] > memory["jvm"] / 2 + memory["driver"], "what the query takes is that of all of them"
         worker.kill()
         bench.go_on(5)
         bench.check()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import queue
+import subprocess
+import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from kafka.errors import TopicAuthorizationFailedError
 from kafka.future import Future
 
 from services.hosting import process
-from services.hosting.process import StatusPublisher
+from services.hosting.process import Resources, StatusPublisher
 from services.kafka.clusters import Cluster
 from services.kafka.timekeeper import Timekeeper
 from services.kafka.topics import STATUS
@@ -119,3 +121,29 @@ def test_the_services_clock_goes_on_while_the_machine_sleeps(monkeypatch: pytest
     before = process.now_us()
     monkeypatch.setattr(time, "clock_gettime_ns", after_an_hours_sleep)
     assert process.now_us() - before >= 3_590_000_000, "but for what it is just being slewed"
+
+
+CHILD = "rows = bytearray(40_000_000)\nprint(len(rows), flush=True)\nwhile True: pass"
+
+
+def test_what_a_process_takes_with_those_that_it_has_started_ends_with_them() -> None:
+    alone, together = Resources(), Resources(counts_children=True)
+    child = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None and child.stdout.readline() == b"40000000\n"
+        together.share(1)  # from now on its time is known
+        used = wait_for_cores(together)
+        assert used["memory_bytes"] - alone.share(1)["memory_bytes"] > 40_000_000
+        assert together.share(2)["memory_bytes"] < used["memory_bytes"] * 0.6
+    finally:
+        child.kill()
+        child.communicate()
+    assert together.share(1)["memory_bytes"] < used["memory_bytes"] - 30_000_000
+
+
+def wait_for_cores(resources: Resources) -> dict[str, Any]:
+    """What they take once the child has used some processor time."""
+    while True:
+        time.sleep(0.2)
+        if (found := resources.share(1))["cores"] > 0.1:
+            return found
