@@ -44,7 +44,7 @@ from services.hosting.traces import tells_corrections
 from services.kafka.control import ControlPlane
 from services.kafka.dead_letters import BrokenFrames
 from services.kafka.topics import control_topic, debezium_topic, latest_topic, out_topic, records_topic, stable_topic
-from services.storage.kafka_log import KafkaLogStore
+from services.storage.kafka_log import KafkaLogStore, SiteClients
 
 PREPARE_RETRY_S = 0.5
 
@@ -86,7 +86,9 @@ class EgressProcess:
             tail = self._tail_for(self.rows, tail)
             self.delays = RecentDelays(self.plan.delay_threshold_us)
             restart = self._restart(tail)
-            self.out = stack.enter_context(closing(self._build_outlet(tail, restart)))
+            clients = connections.logs.lease({self._out_topic})
+            stack.callback(connections.logs.give_back, clients.values())
+            self.out = stack.enter_context(closing(self._build_outlet(clients[site], tail, restart)))
             self.outlet = TakeoverOutlet(self.out, tail.written_to, self.exit_request.exit)
             self._prepare(record)
             self.rows.begin(restart.incarnation, tail)
@@ -178,7 +180,7 @@ class EgressProcess:
         _logger.info("%s begins incarnation %d at %d, after %s", self.me, restart.incarnation, restart.position, tail.place)
         return restart
 
-    def _build_outlet(self, tail: OutTail, restart: Restart) -> OutTopic:
+    def _build_outlet(self, clients: SiteClients, tail: OutTail, restart: Restart) -> OutTopic:
         output = self.plan.output
         changelog = Changelog(
             self.query,
@@ -190,7 +192,7 @@ class EgressProcess:
         )
         version = self.version if tail.version is not None or self.version != 1 else None
         return OutTopic(
-            self.clusters[self.site],
+            clients,
             self._out_topic,
             changelog,
             OutWriter(restart.incarnation, tail.end, version),

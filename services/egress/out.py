@@ -10,12 +10,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from kafka.errors import KafkaTimeoutError
 
 from boreal.model.frames import Boundary, Data, Frame, LogId
 from boreal.model.schema import TRACEPARENT
@@ -29,14 +27,15 @@ from services.egress.stable import StableTopic
 from services.egress.tail import StableRow
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED, now_us
-from services.kafka.clusters import RECORD_BYTES, Cluster, close_producer, silence_producer
+from services.kafka.clusters import RECORD_BYTES
+from services.storage.kafka_log import AppendRefusedError, SiteClients
 
 _logger = logging.getLogger("boreal.egress")
 
 ON_THE_WAY_BYTES = 64 << 20
 """The most that may be on its way to Kafka before `append` waits."""
-BATCH_BYTES = 256 << 10
-"""The size of a request to Kafka: records that wait for an earlier request go together."""
+CLOSE_WITHIN_S = 2.0
+"""How long `close` waits for Kafka."""
 
 
 @dataclass(slots=True)
@@ -114,7 +113,8 @@ class OutWriter:
 
 
 class OutTopic:
-    """One egress's q.out. `replica()`: the replica whose stream is read now; `exit(code)` ends the process.
+    """One egress's q.out. `replica()`: the replica whose stream is read now; `exit(code)` ends the process. The clients that
+    write the logs of the process write it: so what a process has to say goes in few requests.
 
     `on_change()` is called when clients begin to have tentative rows, and when they have none any more.
 
@@ -124,7 +124,7 @@ class OutTopic:
 
     def __init__(
         self,
-        cluster: Cluster,
+        clients: SiteClients,
         topic: str,
         changelog: Changelog,
         writer: OutWriter,
@@ -151,10 +151,11 @@ class OutTopic:
         self._changed = threading.Condition()
         self._is_closed = False
         self.on_change: Callable[[], None] = lambda: None
-        self._producer = cluster.make_producer(batch_size=BATCH_BYTES)
+        self._clients = clients
 
     def append(self, log: LogId, frame: Frame) -> None:
         """Send a frame's records. Returns at once, unless ON_THE_WAY_BYTES wait for Kafka."""
+        self._notice_refusal()
         emitted_us = now_us()
         self.appended += 1
         given = self.changelog.take(frame, emitted_us, self._replica())
@@ -173,17 +174,17 @@ class OutTopic:
     @property
     def confirmed(self) -> int:
         """How many frames, counted from the first, Kafka has in q.out and, if this egress writes it, in q.stable."""
+        self._notice_refusal()
         with self._changed:
             while self._sent and self._is_safe(self._sent[0]):
                 self._sent.popleft()
             return self._sent[0].frame - 1 if self._sent else self.appended
 
     def close(self) -> None:
-        """Stop when Kafka has all records, or after two seconds."""
-        with suppress(KafkaTimeoutError):
-            self._producer.flush(timeout=2)
+        """Stop when Kafka has all records, or after CLOSE_WITHIN_S."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or all(sent.is_given for sent in self._sent), CLOSE_WITHIN_S)
         self._is_closed = True
-        close_producer(self._producer, 0)
 
     # Sending
 
@@ -235,12 +236,15 @@ class OutTopic:
         sent = _FrameRecords(self.appended, self._end, len(records), nbytes, emitted_us, given, stable, last_id)
         self._end = sent.end
         with self._changed:
-            self._changed.wait_for(lambda: self._on_the_way < ON_THE_WAY_BYTES or self._is_closed)
+            while not self._changed.wait_for(lambda: self._on_the_way < ON_THE_WAY_BYTES or self._is_closed, 1):
+                self._notice_refusal()
             self._on_the_way += sent.nbytes
             self._sent.append(sent)
+        if self._is_closed:
+            return  # rows would follow those that clients were not given
         for record, key, facts in zip(records, keys, headers, strict=True):
-            future = self._producer.send(self._topic, record, key=key, headers=facts, partition=0)
-            future.add_errback(self._fail)
+            future = self._clients.producer.send(self._topic, record, key=key, headers=facts, partition=0)
+            future.add_errback(self._refuse)
         future.add_callback(lambda metadata: self._hear(sent, metadata))
 
     # Acknowledgements, in the producer's thread
@@ -251,7 +255,7 @@ class OutTopic:
             self._give(sent, metadata)
         except Exception as error:
             _logger.exception("rows that %s has cannot be passed to the other topics", self._topic)
-            self._fail(error)
+            self._stop(1, f"cannot be passed on: {error!r}")
 
     def _give(self, sent: _FrameRecords, metadata: Any) -> None:
         """Kafka has a frame's last record, and so all before it: deliver its rows to the other topics."""
@@ -281,14 +285,19 @@ class OutTopic:
             self._on_the_way -= sent.nbytes
             self._changed.notify()
 
-    def _fail(self, error: BaseException) -> None:
+    def _refuse(self, error: Exception) -> None:
+        self._clients.refuse(AppendRefusedError(self._topic, self._topic, error))
         self._stop(1, f"cannot be written: {error!r}")
+
+    def _notice_refusal(self) -> None:
+        """What another role of the process had refused takes the clients with it."""
+        if self._clients.refusal is not None:
+            self._stop(1, f"cannot be written any more: {self._clients.refusal}")
 
     def _stop(self, code: int, why: str) -> None:
         """Stop delivery, and end the process."""
         if not self._is_closed:
             self._is_closed = True
-            silence_producer(self._producer)
             _logger.error("%s %s", self._topic, why)
             self._exit(code)
 

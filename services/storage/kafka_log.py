@@ -38,17 +38,19 @@ INDEXED_FRAMES = 1 << 17
 """Maximum size of the window; when it is reached, the older half is dropped."""
 UNACKNOWLEDGED_BYTES = 64 << 20
 """Size of unacknowledged frames above which `append_later` waits."""
+BATCH_BYTES = 256 << 10
+"""The size of a request to Kafka: records that wait for an earlier request go together."""
 HISTORY_LOOK_S = 10.0
 """Minimum interval between questions to Kafka where the history of a log begins."""
 
 
 @dataclass
 class AppendRefusedError(BorealError):
-    """Kafka has rejected a frame for good. All frames after it, in all logs of the site, are lost. Who writes them must restart
-    from what the logs hold."""
+    """Kafka has rejected a frame for good. All frames after it, in all logs and q.outs of the site, are lost. Who writes them
+    must restart from what the logs hold."""
 
-    log: LogId
-    """The log that the frame was appended to."""
+    log: LogId | str
+    """The log that the frame was appended to, or the name of another topic."""
     topic: str
     """The log's topic."""
     error: Exception
@@ -78,7 +80,7 @@ class LogPlaces(Protocol):
 
 
 class SiteClients:
-    """The clients with which one process reads and writes the logs of one site; created on first use."""
+    """The clients with which one process reads and writes the logs of one site, and writes q.out; created on first use."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -96,7 +98,7 @@ class SiteClients:
         """Retries until it exists: appends wait for an unreachable cluster."""
         while True:
             with suppress(KafkaError, OSError):
-                return self._cluster.make_producer()
+                return self._cluster.make_producer(batch_size=BATCH_BYTES)
 
     @cached_property
     def admin(self) -> KafkaAdminClient:

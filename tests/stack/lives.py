@@ -29,6 +29,7 @@ from services.hosting.registry import Registry
 from services.kafka.clusters import Cluster
 from services.kafka.settings import RegistrySettings, ServiceSettings
 from services.stack.servers import KafkaServer
+from services.storage.kafka_log import SiteClients
 
 SCHEMA = Schema.of({"name": "string", "n": "int"})
 LOG = LogId("out", "r0", 0)
@@ -176,8 +177,9 @@ class Life:
         changelog = Changelog("q", self.schema, ("name",), BUCKET, place=self.tail.place)
         incarnation = self.tail.incarnation + 1
         self.delays = RecentDelays(1_000_000)
+        self.clients = SiteClients(self.cluster)
         self.out = OutTopic(
-            self.cluster,
+            self.clients,
             out_topic,
             changelog,
             OutWriter(incarnation, self.tail.end, self.version),
@@ -206,6 +208,7 @@ class Life:
 
     def close(self) -> None:
         self.out.close()
+        self.clients.close()
         for topic in (self.stable, self.latest, self.debezium, self.records):
             if topic is not None:
                 topic.close()

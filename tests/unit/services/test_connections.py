@@ -20,7 +20,7 @@ class Clients:
     def __init__(self) -> None:
         self.open: list[object] = []
 
-    def make_producer(self) -> Any:
+    def make_producer(self, **options: Any) -> Any:
         producer = SimpleNamespace(_sender=SimpleNamespace(force_close=lambda: None))
         producer.close = lambda timeout: self.open.remove(producer)
         self.open.append(producer)

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from kafka import TopicPartition
+from kafka.errors import KafkaError, MessageSizeTooLargeError
 from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 
 from boreal.model.frames import Anchor, Boundary, Data, LogId, Origin, State
@@ -22,6 +23,7 @@ from services.egress.stable import StableTopic
 from services.egress.tail import StableRow
 from services.hosting.process import EXIT_FENCED
 from services.kafka.clusters import RECORD_BYTES, Cluster
+from services.storage.kafka_log import SiteClients
 from tests.waiting import start_until_it_waits
 
 SCHEMA = Schema.of({"n": "int"})
@@ -37,6 +39,7 @@ class Kafka:
         self._end = 0
         self._sender = self
         self.is_silent = False
+        self.refusal: KafkaError | None = None
 
     def make_producer(self, **options: Any) -> Kafka:
         return self
@@ -47,6 +50,9 @@ class Kafka:
     def send(self, topic: str, value: bytes, **options: Any) -> FutureRecordMetadata:
         result = FutureProduceResult(TopicPartition(topic, 0))
         future = FutureRecordMetadata(result, 0, 0, None, -1, -1, -1)
+        if self.refusal is not None:
+            result.failure(self.refusal)
+            return future
         if not self._is_away:
             result.success((self._end, 0, None))
         self._end += 1
@@ -62,10 +68,10 @@ class Stable:
         pass
 
 
-def outlet(stable: Stable, codes: list[int], is_away: bool = False) -> OutTopic:
-    """codes: with which it would end its process."""
+def outlet(stable: Stable, codes: list[int], is_away: bool = False, clients: SiteClients | None = None) -> OutTopic:
+    """codes: with which it would end its process. clients: those of another one in the process."""
     return OutTopic(
-        cast(Cluster, Kafka(is_away)),
+        clients or SiteClients(cast(Cluster, Kafka(is_away))),
         "q.out",
         Changelog("q", SCHEMA, (), 100),
         OutWriter(1, 0),
@@ -107,7 +113,26 @@ def test_what_fails_in_a_thread_of_kafkas_ends_the_process(monkeypatch: pytest.M
     out = outlet(stable, codes)
     out.append(LOG, Data(Origin("r0", 1), 0, 0, rows(0), False, ((1, 0),), 0))
     assert codes == [1] and out.confirmed == 0
-    assert cast(Any, out._producer).is_silent, "rows would follow those that clients were not given"
+    out.append(LOG, Data(Origin("r0", 1), 0, 3, rows(3), False, ((1, 0),), 0))
+    kafka = cast(Any, out._clients.producer)
+    assert kafka._end == 3, "rows would follow those that clients were not given"
+    assert not kafka.is_silent, "other roles write on"
+
+
+def test_what_kafka_refuses_ends_all_that_write_through_the_same_clients() -> None:
+    """Its client leaves out what it cannot write, and goes on with what follows."""
+    kafka = Kafka()
+    clients, codes = SiteClients(cast(Cluster, kafka)), list[int]()
+    one, other = outlet(Stable(), codes, clients=clients), outlet(Stable(), codes, clients=clients)
+    other.append(LOG, Boundary(Origin("r0", 1), 0, 1, False, 0, 0, State.STABLE))
+    kafka.refusal = MessageSizeTooLargeError()
+    one.append(LOG, Data(Origin("r0", 1), 0, 0, rows(0), False, ((1, 0),), 0))
+    assert kafka.is_silent and codes == [1]
+    assert other.confirmed == 1 and codes == [1, 1]
+    kafka.refusal = None
+    for out, first in ((one, 3), (other, 0)):
+        out.append(LOG, Data(Origin("r0", 1), 0, first, rows(first), False, ((1, 0),), 0))
+    assert kafka._end == 1 and codes == [1, 1]
 
 
 def test_what_kafka_does_not_take_is_bounded_by_all_that_its_client_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +157,7 @@ def test_a_record_that_came_to_lie_elsewhere_ends_the_process_and_is_not_given()
     stable, codes = Stable(), list[int]()
     stable.put = lambda rows, offset: given.append(offset)  # type: ignore[method-assign]
     out = outlet(stable, codes)
-    cast(Any, out._producer)._end = 7
+    cast(Any, out._clients.producer)._end = 7
     out.append(LOG, Data(Origin("r0", 1), 0, 0, rows(0), False, ((1, 0),), 0))
     assert codes == [EXIT_FENCED] and given == [] and out.confirmed == 0
 
@@ -140,13 +165,13 @@ def test_a_record_that_came_to_lie_elsewhere_ends_the_process_and_is_not_given()
 def test_a_boundary_with_an_anchor_says_where_the_next_life_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """R28: where the inputs are read again from, and where the changelog stands after this record."""
     out, sent = outlet(Stable(), []), list[dict[str, bytes]]()
-    send = out._producer.send
+    send = out._clients.producer.send
 
     def keep(topic: str, value: bytes, **options: Any) -> FutureRecordMetadata:
         sent.append(dict(options["headers"]))
         return cast(FutureRecordMetadata, send(topic, value, **options))
 
-    monkeypatch.setattr(out._producer, "send", keep)
+    monkeypatch.setattr(out._clients.producer, "send", keep)
     anchor = Anchor(100, 50, (("out/0", 3),), (("in/0", 2),))
     out.append(LOG, Data(Origin("r0", 1), 0, 0, rows(0), False, ((1, 0),), 0))
     out.append(LOG, Boundary(Origin("r0", 1), 0, 100, False, 0, 0, State.STABLE, anchor))

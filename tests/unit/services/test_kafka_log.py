@@ -34,7 +34,7 @@ class Kafka:
     def make_consumer(self, **options: Any) -> Kafka:
         return self
 
-    def make_producer(self) -> Kafka:
+    def make_producer(self, **options: Any) -> Kafka:
         return self
 
     def assignment(self) -> set[TopicPartition]:
