@@ -44,7 +44,7 @@ _PREFIX = "carried/"
 HoldsRows = Callable[[str, int], bool]
 """Whether the log of a 'stream/partition' still holds the rows from an id on."""
 PlaceOf = Callable[[str, int], int]
-"""An id of a 'stream/partition' before which no row has an event time (us) or a later one."""
+"""An id of a 'stream/partition' before which no row has this event time (us) or a later one."""
 
 
 @dataclass(frozen=True, slots=True)
