@@ -67,7 +67,6 @@ def test_a_replica_may_lose_its_checkpoint_with_its_memory(boreal: Commands) -> 
     wait_until(boreal.is_ready, "it is back")
 
 
-@pytest.mark.soak
 def test_a_stream_is_slow_and_answers_are_late_for_as_long_as_was_said(boreal: Commands) -> None:
     """By REST, as the command does. What is asked for is more than X, so answers are tentative first."""
     said, begun = call(boreal, "POST", "/chaos", {"fault": "slow right by 6s for 15s"})
