@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 from boreal.model.errors import CorruptError, UserError
@@ -72,7 +73,7 @@ def carry_states(
     depends on all rows ever are the same in both. UserError while a shard has no checkpoint that serves, or if the logs have
     lost what follows it; CorruptError if it is of another query; what the stores, `place_of` and `is_held` raise."""
     chosen = _choose(former, running, new)
-    first_ids = _first_ids(new, chosen, _Places(former, running, place_of))
+    first_ids = _first_ids(new, chosen, partial(_place_of, former, running, place_of))
     for key, first_id in first_ids.items():
         if not is_held(key, first_id):
             raise lost_rows(key, first_id)
@@ -121,40 +122,32 @@ def _reach(new: Plan, times: Mapping[str, int]) -> dict[str, int]:
     return {edge.name: min(positions[f.name] for f in new.fragments if edge in f.edges) for edge in new.sources}
 
 
-def _first_ids(new: Plan, chosen: Mapping[str, Sequence[Checkpoint]], places: _Places) -> dict[str, int]:
+def _first_ids(new: Plan, chosen: Mapping[str, Sequence[Checkpoint]], place_of: PlaceOf) -> dict[str, int]:
     """From where the logs of sources are read: by the checkpoints, or by the event time from which on rows are needed."""
     positions = _positions(new, _first_times(chosen))
     found: dict[str, int] = {}
     for fragment in new.fragments:
         for shard, edge in product(range(fragment.shards), fragment.edges):
             if edge.source:
-                key = f"{edge.name}/{edge.partition(0, shard)}"
+                key = edge.source_key(shard)
                 if fragment.name in chosen:
                     first_id = dict(chosen[fragment.name][shard].inputs)[key]
                 else:
-                    first_id = places.of(key, positions[fragment.name])
+                    first_id = place_of(key, positions[fragment.name])
                 found[key] = min(found.get(key, first_id), first_id)
     return found
 
 
-class _Places:
-    """Where rows of an event time begin in the logs of sources, by the anchors and the checkpoints of those who read them."""
-
-    def __init__(self, former: CheckpointStore, running: Plan, place_of: PlaceOf) -> None:
-        self._former = former
-        self._running = running
-        self._place_of = place_of
-
-    def of(self, key: str, time: int) -> int:
-        found = [self._place_of(key, time)]
-        for fragment in self._running.fragments:
-            for shard, edge in product(range(fragment.shards), fragment.edges):
-                # An anchor of a state that depends on all rows ever needs the first one.
-                if f"{edge.name}/{edge.partition(0, shard)}" == key and FragmentGraph(fragment).unbounded:
-                    for replica in fragment.replicas:
-                        saved = _newest_of(self._former, str(InstanceId(fragment.name, replica, shard)), time)
-                        found.append(dict(saved.inputs)[key] if saved is not None else 0)
-        return max(found)
+def _place_of(former: CheckpointStore, running: Plan, place_of: PlaceOf, key: str, time: int) -> int:
+    """As `PlaceOf`, by checkpoints of those who read the log too: an anchor of a state that depends on all rows ever needs the
+    first row."""
+    found = [place_of(key, time)]
+    for fragment in running.fragments:
+        for shard, edge in product(range(fragment.shards), fragment.edges):
+            if edge.source and edge.source_key(shard) == key and FragmentGraph(fragment).unbounded:
+                saved = _find_newest(former, fragment, shard, time)
+                found.append(dict(saved.inputs)[key] if saved is not None else 0)
+    return max(found)
 
 
 def newest_place(store: CheckpointStore, fragment: Fragment, shard: int) -> Anchor:
@@ -165,14 +158,19 @@ def newest_place(store: CheckpointStore, fragment: Fragment, shard: int) -> Anch
 
 
 def _newest(store: CheckpointStore, fragment: Fragment, shard: int, limit: int) -> Checkpoint:
-    """The newest sound checkpoint of a shard whose time is not after `limit`, by whatever replica."""
-    saved = [_newest_of(store, str(InstanceId(fragment.name, replica, shard)), limit) for replica in fragment.replicas]
-    newest = max((each for each in saved if each is not None), key=lambda each: each.time, default=None)
+    """As `_find_newest`. UserError if there is none."""
+    newest = _find_newest(store, fragment, shard, limit)
     if newest is None:
         until = f" of {moment(limit)} or before" if limit < INFINITY else ""
         problem = f"is not there yet{until}"
         raise UserError(f"checkpoint of {fragment.name}.{shard}", None, problem, "wait for it, or roll back")
     return newest
+
+
+def _find_newest(store: CheckpointStore, fragment: Fragment, shard: int, limit: int) -> Checkpoint | None:
+    """The newest sound checkpoint of a shard whose time is not after `limit`, by whatever replica."""
+    saved = [_newest_of(store, str(InstanceId(fragment.name, replica, shard)), limit) for replica in fragment.replicas]
+    return max((each for each in saved if each is not None), key=lambda each: each.time, default=None)
 
 
 def _newest_of(store: CheckpointStore, instance: str, limit: int) -> Checkpoint | None:

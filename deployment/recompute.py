@@ -74,7 +74,9 @@ class FragmentSpans:
 
     def needs(self, time: int) -> dict[str, int]:
         """The event time from which results since `time` need input rows, by the name of a source's edge."""
-        spans = self.since(time)
+        return self._needs(self.since(time))
+
+    def _needs(self, spans: Mapping[str, FragmentSpan]) -> dict[str, int]:
         return {
             edge.name: min(spans[f.name].position for f in self.plan.fragments if edge in f.edges) for edge in self.plan.sources
         }
@@ -91,7 +93,7 @@ class FragmentSpans:
         def is_enough(time: int) -> bool:
             spans = self.since(time)
             has_states = all(spans[name].exact_from >= state_at for name, state_at in self.states.items())
-            return has_states and all(needed >= reach[name] for name, needed in self.needs(time).items())
+            return has_states and all(needed >= reach[name] for name, needed in self._needs(spans).items())
 
         bucket = self.plan.bucket_us
         low = bucket_end(first, bucket) - bucket

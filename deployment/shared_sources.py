@@ -179,7 +179,7 @@ def first_rows(plan: Plan, anchors: Mapping[tuple[str, int], Anchor | None]) -> 
     for (name, shard), anchor in anchors.items():
         for edge in plan.fragment(name).edges:
             if edge.source:
-                key = f"{edge.name}/{edge.partition(0, shard)}"
+                key = edge.source_key(shard)
                 first_id = dict(anchor.inputs).get(key, 0) if anchor is not None else 0
                 first_ids[key] = min(first_ids.get(key, first_id), first_id)
                 reach[edge.name] = max(reach.get(edge.name, BEGINNING), anchor.needs if anchor is not None else BEGINNING)

@@ -190,7 +190,7 @@ class WatchedQuery:
         found = []
         for key, place in shared.states.items():
             fragment, _, shard = key.rpartition("/")
-            inputs = [f"{edge.name}/{edge.partition(0, int(shard))}" for edge in self.plan.fragment(fragment).edges]
+            inputs = self.layout.input_logs(InstanceId(fragment, "", int(shard)))
             if all(may_be_trimmed.get(each, 0) <= shared.first_ids.get(each, 0) for each in inputs):
                 found.append(place)
         return frozenset(found)

@@ -260,7 +260,7 @@ def main() -> None:
         channel = socket.socket(fileno=sys.stdin.fileno())
         try:
             connections = Connections(settings, name, counts_children=True)
-            code = Worker(settings, connections, channel, {"spark": application.make_job}).serve(stopping)
+            code = Worker(connections, channel, {"spark": application.make_job}).serve(stopping)
         finally:
             application.close()
         return code if application.failure is None else EXIT_FAILED

@@ -44,6 +44,10 @@ class Edge:
     def partition(self, producer: int, reader: int) -> int:
         return producer * self.partitions + reader
 
+    def source_key(self, reader: int) -> str:
+        """Of a source stream: 'stream/partition' of the log that a shard reads."""
+        return f"{self.name}/{self.partition(0, reader)}"
+
 
 @dataclass(frozen=True)
 class Input:

@@ -26,8 +26,8 @@ from logs.log import TrimmedError
 from services.egress.tail import read_out_tail
 from services.kafka.clusters import Cluster
 from services.kafka.topics import out_topic, stable_topic
-from services.storage.history_logs import LOOK_BEHIND, HistoryLogs, first_boundary, heads
-from services.storage.log_partition import LogPartition, windows
+from services.storage.history_logs import HistoryLogs, first_boundary, heads
+from services.storage.log_partition import LOOK_BEHIND, LogPartition, windows
 from sunion.buckets import bucket_floor
 from sunion.tape import BEGINNING
 

@@ -9,74 +9,54 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
-
-from kafka import KafkaConsumer
 
 from boreal.model.codec import Head
-from boreal.model.frames import INFINITY, Boundary, LogId
+from boreal.model.frames import INFINITY, Boundary
 from boreal.query.plan import EGRESS
 from deployment.layout import Layout
-from reconcile.events import InstanceId
 from services.kafka.clusters import Cluster
-from services.storage.log_partition import LogPartition, make_log_consumer, windows
+from services.storage.log_partition import LOOK_BEHIND, LogPartition, windows
+from services.storage.log_partitions import LogPartitions
 from sunion.tape import BEGINNING
 
-LOOK_BEHIND = 16
-"""Among so many frames before a place are a START, which shows which frames are a zombie's (R25), and a boundary."""
 
-
-class HistoryLogs:
-    """All logs of a query, read through one consumer for each site. Use as a context."""
+class HistoryLogs(LogPartitions):
+    """All logs of a query, looked up by event time."""
 
     def __init__(self, clusters: Mapping[str, Cluster], layout: Layout) -> None:
-        self._clusters = clusters
+        super().__init__(clusters, layout)
         self._layout = layout
         self._readers = layout.readers()
-        self._consumers: dict[str, KafkaConsumer] = {}
-        self._stack = ExitStack()
-
-    def __enter__(self) -> HistoryLogs:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def open(self, log: LogId) -> LogPartition:
-        site = self._layout.site_of(log)
-        if site not in self._consumers:
-            self._consumers[site] = self._stack.enter_context(closing(make_log_consumer(self._clusters[site])))
-        return LogPartition(self._consumers[site], log, self._layout.topic_of(log))
 
     def reach(self, key: str, first_id: int) -> int:
         """The least known time such that no row at or after it lies before an id of 'stream/partition'; INFINITY if none is
         known."""
-        found = INFINITY
-        for who in self._readers[key]:
-            if who.fragment == EGRESS:
-                continue  # its anchors are in no log
-            partition = self.open(self._layout.own_logs(who)[0])
-            found = min(found, _first_anchor(partition, key, first_id))
-        return found
+        return min((_first_anchor(partition, key, first_id) for partition in self._of_readers(key)), default=INFINITY)
 
     def place_of(self, key: str, time: int) -> int:
         """An id of 'stream/partition' before which no row has this time or a later one, by the log of a reader that tells one;
         0 if none does."""
-        readers = [who for who in self._readers[key] if who.fragment != EGRESS]
         if time <= BEGINNING:
             return 0
-        return next((place for who in readers if (place := self._place_by(who, key, time))), 0)
+        return next((place for partition in self._of_readers(key) if (place := _place(partition, key, time))), 0)
 
-    def _place_by(self, who: InstanceId, key: str, time: int) -> int:
-        partition = self.open(self._layout.own_logs(who)[0])
-        start, end = partition.bounds()
-        beyond = first_boundary(partition, start, end, time + 1)
-        for first in windows(start, beyond):
-            anchors = [head.anchor for head in heads(partition, first, beyond) if isinstance(head, Boundary) and head.anchor]
-            places = [dict(anchor.inputs).get(key, 0) for anchor in anchors if anchor.needs <= time]
-            if places:
-                return max(places)
-        return 0
+    def _of_readers(self, key: str) -> Iterator[LogPartition]:
+        """A log of each instance that reads 'stream/partition'. The anchors of an egress are in no log."""
+        for who in self._readers[key]:
+            if who.fragment != EGRESS:
+                yield self.open(self._layout.own_logs(who)[0])
+
+
+def _place(partition: LogPartition, key: str, time: int) -> int:
+    """As `HistoryLogs.place_of`, by one reader's log."""
+    start, end = partition.bounds()
+    beyond = first_boundary(partition, start, end, time + 1)
+    for first in windows(start, beyond):
+        anchors = [head.anchor for head in heads(partition, first, beyond) if isinstance(head, Boundary) and head.anchor]
+        places = [dict(anchor.inputs).get(key, 0) for anchor in anchors if anchor.needs <= time]
+        if places:
+            return max(places)
+    return 0
 
 
 def first_boundary(partition: LogPartition, start: int, end: int, time: int) -> int:

@@ -33,7 +33,8 @@ PATIENCE_S = 10.0
 """How long a read waits for a cluster that does not answer, before it raises KafkaTimeoutError."""
 FIRST_WINDOW = 1_024
 """How many records `windows` begins with."""
-_LOOK_BEHIND = 16
+LOOK_BEHIND = 16
+"""Among so many frames before a place are a START, which shows which frames are a zombie's (R25), and a boundary."""
 _RECENT = 64
 _POLL_MS = 200
 _LEAST_FETCH_BYTES = 16 << 10
@@ -261,7 +262,7 @@ class LogPartition:
     def incarnation_before(self, offset: int, start: int) -> int:
         """The incarnation of the last START before a record, from the few records before it. One record is not enough, since a
         zombie may have written it; but a zombie never writes many before it is fenced. 0 at the log's start."""
-        before = self.read(max(start, offset - _LOOK_BEHIND), offset)
+        before = self.read(max(start, offset - LOOK_BEHIND), offset)
         return max((record.incarnation for records in before for record in records), default=0)
 
     def offset_after(self, stable_id: int, start: int, stop: int, next_stable_id: int) -> int:

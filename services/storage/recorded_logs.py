@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
-
-from kafka import KafkaConsumer
+from collections.abc import Iterator
 
 from boreal.model.codec import DataHead, Head
 from boreal.model.frames import Boundary, Frame, LogId
 from logs.log import TrimmedError
-from services.kafka.clusters import Cluster
-from services.storage.kafka_log import LogPlaces
-from services.storage.log_partition import Fence, LogPartition, make_log_consumer
+from services.storage.log_partition import Fence, LogPartition
+from services.storage.log_partitions import LogPartitions
 
 PIECE_BYTES = 4 << 20
 """About how much of a log is read at once."""
@@ -25,27 +21,14 @@ _STEP_BACK_US = 1_000_000
 _LOOK_AHEAD = 16
 
 
-class RecordedLogs:
-    """Reads logs through one consumer for each site. Use as a context. For one thread."""
-
-    def __init__(self, clusters: Mapping[str, Cluster], places: LogPlaces) -> None:
-        """clusters: by site."""
-        self._clusters = clusters
-        self._places = places
-        self._consumers: dict[str, KafkaConsumer] = {}
-        self._stack = ExitStack()
-
-    def __enter__(self) -> RecordedLogs:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+class RecordedLogs(LogPartitions):
+    """Logs, read backwards. For one thread."""
 
     def newest_first(self, until: int, log: LogId) -> Iterator[list[Frame]]:
         """The frames of a log in pieces: the newest piece first, each in its order, without those of dead incarnations (R25).
         It begins soon after the last frame that came by `until`, a clock value in microseconds. What is trimmed meanwhile is
         left out. KafkaError if the log's site does not answer, CorruptError for a record that is no frame."""
-        partition = self._open(log)
+        partition = self.open(log)
         start, end = partition.bounds()
         stop, count = _first_after(partition, until + _STEP_BACK_US, start, end), _FIRST_PIECE_FRAMES
         while stop > start:
@@ -57,12 +40,6 @@ class RecordedLogs:
                 continue
             yield frames
             stop, count = begin, max(min(count * PIECE_BYTES // max(size, 1), PIECE_FRAMES), 1)
-
-    def _open(self, log: LogId) -> LogPartition:
-        site = self._places.site_of(log)
-        if site not in self._consumers:
-            self._consumers[site] = self._stack.enter_context(closing(make_log_consumer(self._clusters[site])))
-        return LogPartition(self._consumers[site], log, self._places.topic_of(log))
 
 
 def _piece(partition: LogPartition, begin: int, stop: int, start: int) -> tuple[list[Frame], int]:

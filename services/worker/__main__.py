@@ -18,7 +18,7 @@ def main() -> None:
 
     def make() -> Worker:
         set_clock(settings, name)
-        return Worker(settings, Connections(settings, name), socket.socket(fileno=sys.stdin.fileno()))
+        return Worker(Connections(settings, name), socket.socket(fileno=sys.stdin.fileno()))
 
     run_process(name, lambda stopping: make().serve(stopping))
 

@@ -74,7 +74,7 @@ class JoinedWorker:
         self._incarnation = uuid.uuid4().hex[:12]
         self._machine = machine_id()
         self._shared = Connections(settings, worker_process(site, name))
-        self._threads = RoleThreads(settings, self._shared, self._note_end, roles)
+        self._threads = RoleThreads(self._shared, self._note_end, roles)
         self._hosted = HostedRoles(self._incarnation)
         self._queries = _KnownQueries()
         self._inbox: queue.SimpleQueue[HostEvent] = queue.SimpleQueue()

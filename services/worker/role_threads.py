@@ -12,7 +12,6 @@ from deployment.query_record import QueryRecord
 from services.egress.egress import EgressProcess
 from services.hosting.connections import Connections, MakeRole, make_role
 from services.hosting.process import EXIT_FAILED, QueryProcess
-from services.kafka.settings import ServiceSettings
 from services.node.node import NodeProcess
 from services.source.options import SourceOptions
 from services.source.source import SourceProcess
@@ -58,14 +57,12 @@ class RoleThreads:
 
     def __init__(
         self,
-        settings: ServiceSettings,
         shared: Connections,
         on_end: Callable[[str, int], None],
         makers: Mapping[str, MakeRole] = ROLES,
     ) -> None:
         """shared: of roles without links. on_end(role, exit code): called in the role's thread when it has ended; the role can
         be started again from then on. makers: how a role of each kind is made."""
-        self._settings = settings
         self._shared = shared
         self._on_end = on_end
         self._makers = makers
@@ -102,7 +99,7 @@ class RoleThreads:
         own: Connections | None = None
         if request.links:
             # Its links are its own: a fault may cut this role off, and no other.
-            own = Connections(self._settings.model_copy(update=dict(request.links)), request.name)
+            own = Connections(self._shared.settings.model_copy(update=dict(request.links)), request.name)
         try:
             make, record = self._makers[request.kind], request.find_record()
             code = make_role(make, own or self._shared, request.name, record, request.part).serve(role.stopping)

@@ -27,7 +27,6 @@ from typing import Any
 from deployment.query_record import query_record
 from services.hosting.connections import Connections, MakeRole
 from services.hosting.process import EXIT_STOPPED, THREAD_SWITCH_S
-from services.kafka.settings import ServiceSettings
 from services.worker.role_threads import ROLES, RoleRequest, RoleThreads
 
 _logger = logging.getLogger("boreal.worker")
@@ -37,15 +36,11 @@ class Worker:
     """`serve` runs until it is stopped, or the channel is closed, and returns the exit code."""
 
     def __init__(
-        self,
-        settings: ServiceSettings,
-        connections: Connections,
-        channel: socket.socket,
-        roles: Mapping[str, MakeRole] = ROLES,
+        self, connections: Connections, channel: socket.socket, roles: Mapping[str, MakeRole] = ROLES
     ) -> None:
         """connections: which its roles share; channel: to the supervisor. roles: how a role of each kind is made."""
         self._channel = channel
-        self._roles = RoleThreads(settings, connections, self._note_end, roles)
+        self._roles = RoleThreads(connections, self._note_end, roles)
         self._is_cut = threading.Event()
 
     def serve(self, stopping: threading.Event) -> int:

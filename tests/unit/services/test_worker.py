@@ -57,7 +57,7 @@ class Hosted:
         self.channel.settimeout(PATIENCE_S)
         self.lines = self.channel.makefile("rb")
         settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")})
-        worker = Worker(settings, Connections(settings, "worker.0"), theirs, {"node": self._make})
+        worker = Worker(Connections(settings, "worker.0"), theirs, {"node": self._make})
         self.thread = threading.Thread(target=worker.serve, args=(self.stopping,))
         self.thread.start()
         assert self.hear() == {"warm": True}
