@@ -66,6 +66,7 @@ class StreamReader(BaseModel):
 
     query: str = Field(description="The query.")
     stream: str = Field(description="Its stream.")
+    source: str = Field(description="The source that reads the records for it; mostly the same one for streams that are alike.")
     state: str = Field(description="As in the status of the query; `starting` before its source is heard.")
     lag_records: int | None = Field(description="Records that it has not taken yet, where it is known.")
     lag_ms: float | None = Field(description="For how long there have been such records; 0 if there are none.")

@@ -420,7 +420,7 @@ def _processes_of(found: ResolvedFault, layout: Layout) -> list[str]:
         fix = f"cut {fault.stream} to {fault.to_replica} for D, which cuts all its fragments"
         raise UserError("fault", found.text, f"would cut {', '.join(others)} of {fault.to_replica} too", fix)
     replica = fault.to_replica or fault.replica
-    return [f"node.{plan.query}.{replica}" if replica else f"source.{layout.sources}.{fault.stream}"]
+    return [f"node.{plan.query}.{replica}" if replica else layout.source_role(fault.stream)]
 
 
 @contextmanager

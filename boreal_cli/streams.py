@@ -44,12 +44,12 @@ def _show(streams: Sequence[Mapping[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("records", "read by", "state", "lag", "dead letters", box=SIMPLE_HEAD)
+    table = Table("records", "read by", "source", "state", "lag", "dead letters", box=SIMPLE_HEAD)
     for each in streams:
         records = each["records"] if each["alike"] else f"{each['records']} (described differently)"
         for number, reader in enumerate(each["readers"]):
             lag = "-" if reader["lag_records"] is None else f"{reader['lag_records']:,}"
             letters = "-" if reader["dlq"] is None else f"{reader['dlq']:,}"
             name = f"{reader['query']}.{reader['stream']}"
-            table.add_row("" if number else records, name, reader["state"], lag, letters)
+            table.add_row("" if number else records, name, reader["source"], reader["state"], lag, letters)
     Console(highlight=False).print(table)

@@ -120,6 +120,9 @@ def evolve(old: QueryRecord, new: Query, start: str) -> QueryRecord:
         raise UserError("version", old.versions, f"is {state.replace('_', ' ')}, and a query has two versions at most", fix)
     if old.paused:
         raise UserError("NAME", old.name, "is paused, and would never take over", f"run boreal query resume {old.name}")
+    if not old.is_placed:
+        problem = "has not begun: it is not known yet which sources it joins"
+        raise UserError("NAME", old.name, problem, f"wait until it is ready: boreal query show {old.name}")
     running = old.query
     if running == new:
         raise UserError("--evolve", None, f"is not needed: {old.name} runs as the file says", "leave it out")
@@ -144,7 +147,7 @@ def evolve(old: QueryRecord, new: Query, start: str) -> QueryRecord:
         raise UserError("--from", start, problem, f"write --from {EARLIEST}")
     number = old.versions + 1
     outputs = {**old.outputs, old.version: before.output.schema, number: after.output.schema}
-    beside = Beside(number, new.dump(), start, shared=shared)
+    beside = Beside(number, new.dump(), start, shared=shared, joined=old.joined if shared is not None else None)
     return replace(old, revision=old.revision + 1, versions=number, beside=beside, outputs=outputs)
 
 
@@ -242,7 +245,7 @@ def _propose(old: QueryRecord, to: int, at: int, agreed: bool) -> QueryRecord:
 def _complete(old: QueryRecord, takeover: Takeover) -> QueryRecord:
     beside = old.beside
     assert beside is not None and beside.version == takeover.to, "only the version beside takes over"
-    former = Beside(old.version, old.spec, old.start, takes_over=False, since=old.since, shared=old.shared)
+    former = Beside(old.version, old.spec, old.start, takes_over=False, since=old.since, shared=old.shared, joined=old.joined)
     return replace(
         old,
         revision=old.revision + 1,
@@ -250,6 +253,7 @@ def _complete(old: QueryRecord, takeover: Takeover) -> QueryRecord:
         version=beside.version,
         start=beside.start,
         shared=beside.shared,
+        joined=beside.joined,
         since=takeover.at,
         beside=former,
         takeover=None,

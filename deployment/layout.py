@@ -33,14 +33,27 @@ class Layout:
     """Names of the sites in order, the home site first."""
     away: Mapping[str, str] = field(default_factory=dict)
     """Site by stream, for streams whose topic is not at the home site."""
-    shared: str | None = None
-    """The name of the earlier version whose sources write the logs of the streams (`QueryRecord.sources`); None: they are this
-    one's own."""
+    shared: Mapping[str, str] = field(default_factory=dict)
+    """By stream, the name of the sources that write its logs, where they are not this version's own: of an earlier version, or
+    of another query (`QueryRecord.sources_of`)."""
 
-    @property
-    def sources(self) -> str:
-        """What names the sources, their logs and their control topic."""
-        return self.shared or self.plan.query
+    def sources_of(self, stream: str) -> str:
+        """What names the source of a stream, its logs and its control topic."""
+        return self.shared.get(stream, self.plan.query)
+
+    @cached_property
+    def named_sources(self) -> frozenset[str]:
+        """The names of all sources that are read."""
+        return frozenset(self.sources_of(edge.operator) for edge in self.plan.sources)
+
+    def source_role(self, stream: str) -> str:
+        """The name of the role that is a stream's source."""
+        return f"source.{self.sources_of(stream)}.{stream}"
+
+    def sources_of_log(self, key: str) -> str | None:
+        """What names the sources that write the log of a 'stream/partition'; None if these are no sources."""
+        edge = self._source_edges.get(key.rpartition("/")[0])
+        return None if edge is None else self.sources_of(edge.operator)
 
     @property
     def home(self) -> str:
@@ -62,7 +75,7 @@ class Layout:
     def topic_of(self, log: LogId) -> str:
         """The topic of a log: QUERY.log.STREAM for a source, QUERY.log.STREAM.REPLICA for a replica. The partition is the
         log's."""
-        owner = self.plan.query if log.replica else self.sources
+        owner = self.plan.query if log.replica else self.sources_of(self._edges[log.stream].operator)
         parts = [owner, "log", escape(log.stream), *([escape(log.replica)] if log.replica else [])]
         return ".".join(parts)
 
@@ -70,6 +83,10 @@ class Layout:
         """Number of partitions of a log's topic."""
         edge = self._edges[log.stream]
         return edge.producers * edge.partitions
+
+    @cached_property
+    def _source_edges(self) -> dict[str, Edge]:
+        return {edge.name: edge for edge in self.plan.sources}
 
     @cached_property
     def _edges(self) -> dict[str, Edge]:
@@ -184,7 +201,8 @@ def make_layout(query: Query, sites: tuple[str, ...], inner: str | None = None) 
 def layout_of(record: QueryRecord, sites: tuple[str, ...]) -> Layout:
     """The layout of the version in charge. Errors as `make_layout`."""
     made = make_layout(record.query, sites, record.inner)
-    return made if record.shared is None else replace(made, shared=record.sources)
+    others = {stream: record.sources_of(stream) for stream in record.spec["streams"]}
+    return replace(made, shared={stream: name for stream, name in others.items() if name != made.plan.query})
 
 
 def internal_topics(query: str, names: Iterable[str]) -> re.Pattern[str]:
@@ -192,6 +210,12 @@ def internal_topics(query: str, names: Iterable[str]) -> re.Pattern[str]:
     operators. It matches no other topics: a user's topic may begin in the same way, such as shop.orders.paid."""
     streams = "|".join(re.escape(escape(name)) for name in names)
     return re.compile(rf"{re.escape(query)}\.(log\.({streams})(-40\w+)?(\.r\d+)?|(orders|answers)\.r\d+)", re.ASCII)
+
+
+def source_topics(sources: str, streams: Iterable[str]) -> re.Pattern[str]:
+    """As `internal_topics`, of the logs that sources of this name write of these streams."""
+    names = "|".join(re.escape(escape(name)) for name in streams)
+    return re.compile(rf"{re.escape(sources)}\.log\.({names})(-40\w+)?", re.ASCII)
 
 
 def escape(name: str) -> str:

@@ -11,6 +11,9 @@
     "takeover": {...}        the change of the version in charge that is under way
     "outputs": {"1": ...}    the columns of results, by version: of all that clients were or may be given results of
     "shared": {...}          whose sources' logs the version in charge reads, if it has no sources (`deployment.shared_sources`)
+
+A query that reads what other queries read too has `joined`: which sources it shares with them (`deployment.joined_sources`).
+One that is being deleted has `leaves`: true.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from boreal.model.durations import format_duration, parse_duration
+from boreal.model.durations import format_duration
 from boreal.model.schema import Schema
 from boreal.query.spec import Query, load_query
 
@@ -45,6 +48,16 @@ class SharedSources:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinedSources:
+    """Which sources write the logs of a version's streams, where these are not its own (`deployment.joined_sources`)."""
+
+    of: Mapping[str, str]
+    """By stream, the name of the sources: that of the version, mostly of another query, that began them."""
+    claimed: bool = False
+    """Whether their logs are known to hold all rows, and to keep them for this version; until then it does not run."""
+
+
+@dataclass(frozen=True, slots=True)
 class Beside:
     """A version that runs beside the one in charge. Nobody reads its results."""
 
@@ -64,6 +77,8 @@ class Beside:
     """Whether it is being deleted: its processes end, then its logs go."""
     shared: SharedSources | None = None
     """The sources of an earlier version that it reads; None if it has its own."""
+    joined: JoinedSources | None = None
+    """The sources of other queries that it reads; None if it reads none."""
 
     @property
     def is_placed(self) -> bool:
@@ -116,6 +131,10 @@ class QueryRecord:
     """The sources of an earlier version that the version in charge reads; None if it has its own."""
     of: str = ""
     """Of the record of a single version (`runs`): the query's name. '' for the record of the query."""
+    joined: JoinedSources | None = None
+    """The sources of other queries that the version in charge reads; None if it reads none."""
+    leaves: bool = False
+    """Whether the query is being deleted: its processes end, then its topics go. It has no use for dead letters any more."""
 
     @property
     def query(self) -> Query:
@@ -135,26 +154,23 @@ class QueryRecord:
     @property
     def is_placed(self) -> bool:
         """Whether it is known where the version in charge begins to read; see `Beside.is_placed`."""
-        return self.shared is None or self.shared.first_ids is not None
+        is_known = self.shared is None or self.shared.first_ids is not None
+        return is_known and (self.joined is None or self.joined.claimed)
 
     @property
     def sources(self) -> str:
-        """The name of the version in charge, or of the earlier one whose sources it reads: it names sources and their logs."""
+        """The name of the version in charge, or of the earlier one whose sources it reads: it names sources and their logs, but
+        for streams that it has joined."""
         return self.inner if self.shared is None else inner_name(self.public, self.shared.version)
 
-    def sources_named(self, inner: str) -> QueryRecord | None:
-        """The record by which the sources of this name run; None if no version reads their logs. It is that of the version in
-        charge, if that reads them, with the shortest X of all that do."""
-        readers = [run for run in self.runs() if run.sources == inner]
-        if not readers:
-            return None
-        version, start = (readers[0].version, readers[0].start)
-        if (shared := readers[0].shared) is not None:
-            version, start = shared.version, shared.start
-        thresholds = [run.spec["delay_threshold"] for run in readers]
-        shortest = min(thresholds, key=lambda text: parse_duration(text, "delay_threshold"))
-        spec = {**readers[0].spec, "delay_threshold": shortest}
-        return replace(readers[0], name=inner, spec=spec, version=version, start=start, shared=None)
+    def sources_of(self, stream: str) -> str:
+        """What names the source of a stream and its logs."""
+        return self.sources if self.joined is None else self.joined.of.get(stream, self.sources)
+
+    @property
+    def named_sources(self) -> frozenset[str]:
+        """The names of all sources that the version in charge reads."""
+        return frozenset(self.sources_of(stream) for stream in self.spec["streams"])
 
     def runs(self) -> list[QueryRecord]:
         """A record for each version that runs, the one in charge first. Its name is the version's: see `inner_name`."""
@@ -170,14 +186,23 @@ class QueryRecord:
     def run(self, version: int) -> QueryRecord:
         """The record of one version. KeyError if the query has no such version now."""
         if version == self.version:
-            return self._single(version, self.spec, self.start, self.shared)
+            return self._single(version, self.spec, self.start, self.shared, self.joined)
         if self.beside is None or version != self.beside.version:
             raise KeyError(version)
-        return self._single(version, self.beside.spec, self.beside.start, self.beside.shared)
+        return self._single(version, self.beside.spec, self.beside.start, self.beside.shared, self.beside.joined)
 
-    def _single(self, version: int, spec: dict[str, Any], start: str, shared: SharedSources | None) -> QueryRecord:
+    def _single(
+        self,
+        version: int,
+        spec: dict[str, Any],
+        start: str,
+        shared: SharedSources | None,
+        joined: JoinedSources | None,
+    ) -> QueryRecord:
         name, changes = inner_name(self.name, version), (self.revision, self.paused, self.restarts)
-        return QueryRecord(name, spec, *changes, version, start=start, shared=shared, of=self.name)
+        return QueryRecord(
+            name, spec, *changes, version, start=start, shared=shared, of=self.name, joined=joined, leaves=self.leaves
+        )
 
     def fields(self) -> dict[str, Any]:
         """As JSON has it; `query_record` reads it."""
@@ -197,6 +222,8 @@ class QueryRecord:
             **({"outputs": {str(of): _output_fields(schema) for of, schema in self.outputs.items()}} if self.outputs else {}),
             **({"shared": asdict(self.shared)} if self.shared else {}),
             **({"of": self.of} if self.of else {}),
+            **({"joined": asdict(self.joined)} if self.joined else {}),
+            **({"leaves": True} if self.leaves else {}),
         }
 
     def to_json(self) -> bytes:
@@ -240,16 +267,21 @@ def query_record(fields: Mapping[str, Any]) -> QueryRecord:
         {int(of): _output(found) for of, found in fields.get("outputs", {}).items()},
         _shared(fields.get("shared")),
         str(fields.get("of", "")),
+        _joined(fields.get("joined")),
+        bool(fields.get("leaves", False)),
     )
 
 
 def _beside_fields(beside: Beside) -> dict[str, Any]:
-    fields = asdict(beside)
-    return fields if beside.shared is not None else {key: value for key, value in fields.items() if key != "shared"}
+    return {key: value for key, value in asdict(beside).items() if key not in ("shared", "joined") or value is not None}
 
 
 def _beside(fields: Mapping[str, Any]) -> Beside:
-    return Beside(**{**fields, "shared": _shared(fields.get("shared"))})
+    return Beside(**{**fields, "shared": _shared(fields.get("shared")), "joined": _joined(fields.get("joined"))})
+
+
+def _joined(fields: Mapping[str, Any] | None) -> JoinedSources | None:
+    return None if fields is None else JoinedSources(dict(fields["of"]), bool(fields["claimed"]))
 
 
 def _shared(fields: Mapping[str, Any] | None) -> SharedSources | None:

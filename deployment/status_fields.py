@@ -316,6 +316,8 @@ SOURCE: Fields = {
     "spool_full": "Whether its disk space for rows over HTTP is used up.",
     "lost_records": "Records that the topic had deleted before they were read.",
     "positions": ("How far it has read:", {"PARTITION": "The offset of the next record of each partition."}),
+    "readers": "The queries that read it, which have its dead letters.",
+    "holds": "The claims of queries that are about to read it, for which it keeps all rows that it has.",
 }
 NODE: Fields = {
     "site": "The site of the replica.",

@@ -204,11 +204,10 @@ class Supervision:
     _wanted: dict[str, Child] = field(default_factory=dict)
     _held: frozenset[str] = frozenset()
 
-    def unready(self) -> set[str | None]:
-        """The queries with a wanted process that does not run in its current version, or is not ready. None stands for the
-        processes of the whole installation."""
+    def unready(self) -> set[str]:
+        """The wanted processes, by name, that do not run in their current version, or are not ready."""
         return {
-            child.query
+            child.name
             for child in self._wanted.values()
             if (process := self.processes.get(child.name)) is None or not process.ready or self._is_other(process)
         }

@@ -165,7 +165,7 @@ class WatchedQuery:
 
     def see_supervisor(self, status: ProcessStatus, now: int) -> None:
         """The status of a supervisor, which sees what processes cannot say of themselves. Errors as in `hear`."""
-        mine = {self.record.name, self.record.public, self.layout.sources}
+        mine = {self.record.name, self.record.public, *self.layout.named_sources}
         frozen = (each for each in status["processes"] if each["state"] == FROZEN and each["query"] in mine)
         self._frozen[status["process"]] = frozenset(str(each["name"]) for each in frozen), now
 
@@ -174,9 +174,14 @@ class WatchedQuery:
         text = f"checkpoint {number} is damaged; an older one, or the log, is used instead"
         return [self.journal.enter(JournalEntry(now // 1_000, "checkpoint", instance, text, is_bad=True))]
 
-    def needs_of_sources(self) -> dict[str, int]:
-        """The first id that its instances need, of each log of its sources. Another version may read these logs too."""
-        return {log.key: self.claims.needed_of(log.key) for log in self.layout.logs_of_sources}
+    def needs_of_sources(self) -> dict[tuple[str, str], int]:
+        """The first id that its instances need, of each log of its sources: by the name of these and 'stream/partition'.
+        Another version, also of another query, may read these logs too."""
+        return {
+            (self.layout.sources_of(edge.operator), log.key): self.claims.needed_of(log.key)
+            for edge in self.plan.sources
+            for _, log in self.layout.source_logs(edge.operator)
+        }
 
     def states_to_begin_with(self) -> frozenset[tuple[str, int]] | None:
         """The checkpoints, each by its owner and number, with which instances of this version may still begin, since the logs
@@ -371,7 +376,7 @@ class WatchedQuery:
         }
 
     def _input(self, stream: str, now: int) -> dict[str, Any]:
-        source = self.newest(f"source.{self.layout.sources}.{stream}", now) or {}
+        source = self.newest(self.layout.source_role(stream), now) or {}
         ingest_ms = source.get("last_ingest_ms")
         return {
             "name": stream,
@@ -414,7 +419,7 @@ class WatchedQuery:
 
     def _place_of(self, edge: Edge, producer: int) -> object:
         if edge.source:
-            source = self._processes.get(f"source.{self.layout.sources}.{edge.operator}", {})
+            source = self._processes.get(self.layout.source_role(edge.operator), {})
             # Records that are only in the spool have not been written to a log.
             return source.get("last_boundary") if source.get("state") != "spooling" else None
         writers = [f for f in self.plan.fragments if edge.name in (output.name for output in f.outputs)]

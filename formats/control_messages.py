@@ -6,11 +6,12 @@ A record holds all items that one process sends at one moment:
     {"to": "main.r1.0", "message": {"type": "Heartbeat", "sender": "main.r0.0", "state": "STABLE"}}
     {"acknowledge": {"reader": "main.r0.0", "positions": [["jfk/0", 1200], ...]}}
     {"trim": [["jfk/0", 1100], ...]}
+    {"trim": [["jfk/0", 0], ...], "hold": "late.1.1763996400000000"}
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, assert_never
 
 from boreal.model.errors import ProtocolError
@@ -76,3 +77,9 @@ def acknowledge_item(reader: InstanceId, positions: tuple[tuple[str, int], ...])
 def trim_item(positions: Mapping[str, int]) -> ControlItem:
     """A permission to trim as an item. positions: by 'stream/partition', the first id that must be kept."""
     return {"trim": [[key, needed] for key, needed in sorted(positions.items())]}
+
+
+def hold_item(keys: Iterable[str], claim: str) -> ControlItem:
+    """The withdrawal of all permissions to trim these 'stream/partition', as an item. Once their writer has taken it, it says
+    so in its status, by the name of the claim."""
+    return {**trim_item(dict.fromkeys(keys, 0)), "hold": claim}

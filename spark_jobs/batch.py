@@ -43,7 +43,8 @@ def recompute(
     `services.egress.history.resolve_range` returned. BatchFailed if the job fails."""
     plan = layout.plan
     until = covering(wanted.until, plan.bucket_us)
-    task = BatchTask(json.dumps(query.dump()), layout.sites, wanted.since, until, layout.sources)
+    sources = tuple((edge.operator, layout.sources_of(edge.operator)) for edge in plan.sources)
+    task = BatchTask(json.dumps(query.dump()), layout.sites, wanted.since, until, sources)
     job = _BatchJob(session, settings, layout, held, task)
     made: dict[str, DataFrame] = {}
     for fragment in plan.fragments:

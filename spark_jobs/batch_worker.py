@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pyarrow as pa
@@ -53,13 +53,13 @@ class BatchTask:
     """The first time of the results."""
     until: int
     """The time after the last of the rows that they are computed from."""
-    sources: str | None = None
-    """What names the sources whose logs are read; None: the query does."""
+    sources: tuple[tuple[str, str], ...] = ()
+    """For each stream, what names the source whose logs are read; the query, if it is not there."""
 
 
 @cache
 def _layout(task: BatchTask) -> Layout:
-    return make_layout(load_query(json.loads(task.spec)), task.sites, task.sources)
+    return replace(make_layout(load_query(json.loads(task.spec)), task.sites), shared=dict(task.sources))
 
 
 def cut(task: BatchTask, batches: Batches) -> Batches:

@@ -14,6 +14,7 @@ from api.models import AppendAnswer, StreamList, StreamReader, StreamReaders
 from boreal.model.errors import UserError
 from boreal.query.refusals import did_you_mean
 from boreal.query.spec import load_query
+from deployment.query_record import QueryRecord
 from formats.record_parsing import RecordShape
 from services.source.web import ARROW, BODY_FIX, JSON_LINES, BodyError, read_body
 
@@ -40,7 +41,7 @@ def list_streams(installation: InstallationOf) -> StreamList:
             StreamReaders(
                 records=log,
                 alike=_are_alike([records[place.query].spec["streams"][place.stream] for place in readers]),
-                readers=[_reader(place, statuses.get(place.query)) for place in readers],
+                readers=[_reader(place, records[place.query], statuses.get(place.query)) for place in readers],
             )
             for log, readers in found.items()
         ]
@@ -51,13 +52,14 @@ def _are_alike(descriptions: Sequence[Mapping[str, Any]]) -> bool:
     return all(each == descriptions[0] for each in descriptions)
 
 
-def _reader(place: StreamPlace, status: Mapping[str, Any] | None) -> StreamReader:
+def _reader(place: StreamPlace, record: QueryRecord, status: Mapping[str, Any] | None) -> StreamReader:
     inputs = status["inputs"] if status is not None else ()
     nothing: Mapping[str, Any] = {"state": "starting"}
     said = next((each for each in inputs if each["name"] == place.stream), nothing)
     return StreamReader(
         query=place.query,
         stream=place.stream,
+        source=f"{record.sources_of(place.stream)}.{place.stream}",
         state=said["state"],
         lag_records=said.get("lag_records"),
         lag_ms=said.get("lag_ms"),

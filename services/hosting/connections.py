@@ -129,10 +129,18 @@ def run_query_process(kind: str, make: MakeRole) -> None:
         settings = load_settings()
         set_clock(settings, name)
         connections = Connections(settings, name)
-        # An egress is the query's, and goes from one version of it to another; a source may be read by several versions; all
-        # others are of one.
-        registry = connections.registry
-        find = {"egress": registry.find, "source": registry.find_sources}.get(kind, registry.find_version)
-        return make_role(make, connections, name, find(query), part).serve(stopping)
+        return make_role(make, connections, name, _find_record(connections.registry, kind, query, part), part).serve(stopping)
 
     run_process(name, serve)
+
+
+def _find_record(registry: QueryRegistry, kind: str, query: str, part: str) -> QueryRecord:
+    """The record by which a role runs. An egress is the query's, and goes from one version of it to another; a source may be
+    read by several versions, also of other queries; all others are of one version."""
+    match kind:
+        case "egress":
+            return registry.find(query)
+        case "source":
+            return registry.find_source(query, part)
+        case _:
+            return registry.find_version(query)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 
@@ -16,6 +16,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 
 from boreal.model.errors import UserError
 from deployment.audit import QueryChange
+from deployment.joined_sources import record_of_source
 from deployment.query_record import QueryRecord, public_name, read_query_record
 from services.kafka.clusters import ANSWERED_WITHIN_MS, Cluster, close_producer, is_fenced
 from services.kafka.follower import TopicFollower
@@ -40,6 +41,9 @@ Decide = Callable[[QueryRecord | None], QueryRecord | None]
 """Called with the newest record of a query, or None; returns the record that is to replace it, or None to delete it. The same
 record again changes nothing. Any error that it raises ends the update."""
 
+DecideAmong = Callable[[QueryRecord | None, Mapping[str, QueryRecord]], QueryRecord | None]
+"""As `Decide`, for what depends on other queries too. The second argument: all records, by name."""
+
 
 class QueryRegistry:
     """Reads and writes the records. No update is lost: between the read and the write of `update` no other process writes.
@@ -56,6 +60,10 @@ class QueryRegistry:
             self._end_turn()
 
     def update(self, name: str, decide: Decide, by: str | None = None) -> QueryRecord | None:
+        """As `update_among`, where the other queries do not matter."""
+        return self.update_among(name, lambda old, _: decide(old), by)
+
+    def update_among(self, name: str, decide: DecideAmong, by: str | None = None) -> QueryRecord | None:
         """Replace a query's record by what `decide` makes of it, and return that. by: who changes it. KafkaError if Kafka does
         not answer within ten seconds; the record may have been written nevertheless.
 
@@ -76,7 +84,7 @@ class QueryRegistry:
         finally:
             self._updating.release()
 
-    def _update(self, name: str, decide: Decide, by: str | None, deadline: float) -> QueryRecord | None:
+    def _update(self, name: str, decide: DecideAmong, by: str | None, deadline: float) -> QueryRecord | None:
         new: QueryRecord | None = None
         is_unanswered = False
         while True:
@@ -86,7 +94,7 @@ class QueryRegistry:
                 old = turn.records.get(name)
                 if is_unanswered and old == new:
                     return new
-                new, is_unanswered = decide(old), False
+                new, is_unanswered = decide(old, turn.records), False
                 if new != old:
                     if turn.write(name, new, by, deadline):
                         return new
@@ -144,15 +152,15 @@ class QueryRegistry:
     def find_version(self, inner: str) -> QueryRecord:
         """As `find`, for a process of one version: the record of the version with this name (`QueryRecord.runs`)."""
 
-        return self._await(inner, lambda: self._look(inner, QueryRecord.version_named))
+        def look() -> QueryRecord | None:
+            record = self.load().get(public_name(inner))
+            return record.version_named(inner) if record is not None else None
 
-    def find_sources(self, inner: str) -> QueryRecord:
-        """As `find`, for a source: the record by which the sources of this name run (`QueryRecord.sources_named`)."""
-        return self._await(inner, lambda: self._look(inner, QueryRecord.sources_named))
+        return self._await(inner, look)
 
-    def _look(self, inner: str, choose: Callable[[QueryRecord, str], QueryRecord | None]) -> QueryRecord | None:
-        record = self.load().get(public_name(inner))
-        return choose(record, inner) if record is not None else None
+    def find_source(self, inner: str, stream: str) -> QueryRecord:
+        """As `find`, for a source: the record by which it runs (`deployment.joined_sources.record_of_source`)."""
+        return self._await(inner, lambda: record_of_source(self.load().values(), inner, stream))
 
     def _await(self, name: str, look: Callable[[], QueryRecord | None]) -> QueryRecord:
         deadline = time.monotonic() + SEEN_WITHIN_S

@@ -127,8 +127,8 @@ def system_topics() -> list[TopicSpec]:
 
 
 def query_topics(layout: Layout) -> dict[str, list[TopicSpec]]:
-    """The topics of one query, by site; of a version with a name of its own (`deployment.query_record.inner_name`) those that
-    are not the query's."""
+    """The topics of one query, by site, and of the sources that it reads; of a version with a name of its own
+    (`deployment.query_record.inner_name`) those that are not the query's."""
     query = layout.plan.query
     is_first = query == public_name(query)
     found: dict[str, dict[str, TopicSpec]] = {site: {} for site in layout.sites}
@@ -137,8 +137,6 @@ def query_topics(layout: Layout) -> dict[str, list[TopicSpec]]:
         found[site][spec.name] = spec
 
     for log_id in layout.log_ids():
-        if layout.shared is not None and not log_id.replica:
-            continue  # they are those of an earlier version
         add(layout.site_of(log_id), TopicSpec(layout.topic_of(log_id), layout.partitions_of(log_id), _LOG))
     for replica in layout.replicas:
         count = len(layout.remote_instances(replica))
@@ -146,7 +144,8 @@ def query_topics(layout: Layout) -> dict[str, list[TopicSpec]]:
             add(layout.site_of_replica(replica), TopicSpec(orders_topic(query, replica), count, _ORDERS))
             add(layout.site_of_replica(replica), TopicSpec(answers_topic(query, replica), count, _ANSWERS))
     for site in layout.sites:
-        add(site, TopicSpec(control_topic(query), 1, _CONTROL))
+        for name in (query, *sorted(layout.named_sources)):
+            add(site, TopicSpec(control_topic(name), 1, _CONTROL))
         if is_first:
             add(site, TopicSpec(out_topic(query, site, layout.sites), 1, _CLIENTS))
     if is_first:

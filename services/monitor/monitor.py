@@ -10,6 +10,7 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, assert_never
@@ -21,13 +22,15 @@ from deployment.audit import ChaosAudit, JobAudit, QueryAudit, QueryChange, Repl
 from deployment.claims import Trim
 from deployment.events import DELETED, SERVED, RecordedEvent, event_from
 from deployment.evolution import CLAIMING, LOOK_US, Evolution, claimed, shown, state_of
+from deployment.joined_sources import settled
 from deployment.journal import FailureJournal, JournalEntry
 from deployment.layout import layout_of
 from deployment.query_record import QueryRecord, inner_name, public_name
 from deployment.skew import ProcessStatus
 from deployment.slo import ServiceLevel
+from deployment.stream_claims import AskToHold, LookForRows, StreamClaims
 from deployment.watched_query import WatchedQuery, WatchEffect
-from formats.control_messages import ControlItem, trim_item
+from formats.control_messages import ControlItem, hold_item, trim_item
 from logs.checkpoints import StoreUnavailableError
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
@@ -38,10 +41,11 @@ from services.kafka.events import EventWriter
 from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings
 from services.kafka.statuses import StatusReader
-from services.kafka.topics import control_topic
+from services.kafka.topics import control_topic, ensure, query_topics
 from services.monitor.checkpoints import CheckpointSweeper
 from services.monitor.first_rows import read_first_rows, read_states
 from services.monitor.reports import QueryReports, Report, ReportWriter
+from services.storage.kafka_log import KafkaLogStore
 from services.storage.redis_checkpoints import connect_redis
 
 NAME = "monitor"
@@ -71,6 +75,7 @@ class MonitorProcess:
         self._changes: dict[str, QueryChange] = {}
         self._records: dict[str, QueryRecord] = {}
         self._evolutions: dict[str, Evolution] = {}
+        self._claims = StreamClaims()
         self._writing: set[str] = set()
         # By query: why a version cannot begin yet with what another one keeps, and when that is looked up again.
         self._unclaimed: dict[str, tuple[str, int]] = {}
@@ -134,14 +139,14 @@ class MonitorProcess:
         if record is not None:
             self._records[name] = record
         versions = {run.name: run for run in record.runs()} if record is not None else {}
-        named = {*versions, *(run.sources for run in versions.values())}
-        for name_of_sources in [each for each in self._controls if public_name(each) == name and each not in named]:
-            if name_of_sources not in self.queries:
-                self._controls.pop(name_of_sources).close()
         for gone in [inner for inner in self.queries if public_name(inner) == name and inner not in versions]:
             self._drop(gone)
+        named = {of for each in self._records.values() for run in each.runs() for of in (run.name, *run.named_sources)}
+        for unread in self._controls.keys() - named - self.queries.keys():
+            self._controls.pop(unread).close()
         if record is None:
             self._evolutions.pop(name, None)
+            self._claims.change(name, None, None, now_us())
             self._publish(name, None)
             return
         for inner, version in versions.items():
@@ -155,6 +160,8 @@ class MonitorProcess:
                 _logger.error("query %s cannot be watched: %s", name, error)
         if before is not None and before.inner != record.inner:
             self._hand_over(before.inner, record.inner)
+        self._claims.change(name, record, self.queries[record.inner].layout if record.inner in self.queries else None, now_us())
+        self._turn_claims()
 
     def _hand_over(self, before: str, after: str) -> None:
         """Another version is in charge: what is recorded of the query goes on with it."""
@@ -239,6 +246,9 @@ class MonitorProcess:
         if status.get("kind") == "supervisor":
             for each in self.queries.values():
                 each.see_supervisor(status, now_us())
+        if status.get("kind") == "source":
+            self._claims.hear(status["process"], status.get("holds", ()))
+            self._turn_claims()
         for name in self._concerned(status):
             watched = self.queries.get(name)
             if watched is not None:
@@ -246,10 +256,13 @@ class MonitorProcess:
 
     def _concerned(self, status: ProcessStatus) -> set[str]:
         """The versions that a status concerns: an egress those in charge, and the one that it reads; a source all that read
-        it."""
+        it, also of other queries."""
         name = str(status.get("query") or "")
         if status.get("kind") == "source":
-            return {inner for inner, watched in self.queries.items() if watched.layout.sources == name}
+            role = status["process"]
+            return {
+                inner for inner, watched in self.queries.items() if watched.layout.source_role(status["stream"]) == role
+            }
         record = self._records.get(name)
         if record is None or status.get("kind") != "egress":
             return {name}
@@ -270,8 +283,11 @@ class MonitorProcess:
     def _tick(self) -> None:
         for name, record in sorted(self._records.items()):
             self._advance(name, record)
+        self._turn_claims()
+        needs = self._needs_of_sources()
         for inner, watched in sorted(self.queries.items()):
-            self._perform(inner, watched.tick(now_us(), self._needs_of_others(watched)))
+            others = {key: needs[sources, key] for sources, key in watched.needs_of_sources() if (sources, key) in needs}
+            self._perform(inner, watched.tick(now_us(), others))
             name = watched.record.public
             if self._earlier is not None and not watched.is_beside:
                 # Only after the former incarnation's report is known: the journal continues from it.
@@ -279,14 +295,48 @@ class MonitorProcess:
                     self._resume(watched, self._earlier.pop(name))
                 self._publish(name, {**watched.status(now_us()), "pid": os.getpid()})
 
-    def _needs_of_others(self, watched: WatchedQuery) -> dict[str, int]:
-        """The first id that other versions need, of each log of the sources that they share with this one."""
-        needs: dict[str, int] = {}
-        for other in self.queries.values():
-            if other is not watched and other.layout.sources == watched.layout.sources:
-                for key, first_id in other.needs_of_sources().items():
-                    needs[key] = min(needs.get(key, first_id), first_id)
+    def _needs_of_sources(self) -> dict[tuple[str, str], int]:
+        """The first id that any version of any query needs, of each log of sources: see `WatchedQuery.needs_of_sources`."""
+        needs: dict[tuple[str, str], int] = {}
+        for watched in self.queries.values():
+            for log, first_id in watched.needs_of_sources().items():
+                needs[log] = min(needs.get(log, first_id), first_id)
         return needs
+
+    # Streams that are joined
+
+    def _turn_claims(self) -> None:
+        """Take the next steps of the queries that are to join sources of others. Their claims on the logs are known here, since
+        their records are: no more is trimmed that they may read."""
+        for step in self._claims.tick(self._records, now_us()):
+            match step:
+                case AskToHold(sources, keys, claim):
+                    self._control(sources).send([hold_item(keys, claim)])
+                case LookForRows(record, streams):
+                    threading.Thread(target=self._settle_claim, args=(record, streams), name="claim", daemon=True).start()
+                case _:
+                    assert_never(step)
+
+    def _settle_claim(self, record: QueryRecord, streams: Sequence[str]) -> None:
+        """Write which sources a query has joined, and make the topics of those that it has not. In a thread of its own."""
+        sites = self.settings.site_names
+        try:
+            layout = layout_of(record.run(record.version), sites)
+            with closing(KafkaLogStore(self.clusters, layout)) as logs:
+                held = [each for each in streams if all(logs.is_held([log], 0) for _, log in layout.source_logs(each))]
+            with closing(QueryRegistry(self.clusters[self.settings.home])) as registry:
+                wanted = settled(record, held, registry.load())
+                for site, specs in query_topics(layout_of(wanted.run(wanted.version), sites)).items():
+                    ensure(self.clusters[site], specs)
+                registry.update_among(
+                    record.name, lambda old, records: settled(record, held, records) if old == record else old, NAME
+                )
+            left = sorted(record.joined.of.keys() - set(held)) if record.joined is not None else []
+            _logger.info("%s has joined the sources of %s; of its own are %s", record.name, held, left)
+        except (UserError, KafkaError, OSError) as error:
+            _logger.warning("what %s joins is looked up again: %r", record.name, error)
+            time.sleep(TICK_US / 1e6)
+            self._inbox.put(lambda: self._claims.unanswered(record.name))
 
     # Evolutions
 
@@ -374,8 +424,7 @@ class MonitorProcess:
 
     def _send_trims(self, watched: WatchedQuery, needed: Mapping[str, int]) -> None:
         """To those who write the logs."""
-        of_sources = {log.key for log in watched.layout.logs_of_sources}
-        owners = {key: watched.layout.sources if key in of_sources else watched.record.name for key in needed}
+        owners = {key: watched.layout.sources_of_log(key) or watched.record.name for key in needed}
         for owner in dict.fromkeys(owners.values()):
             self._control(owner).send([trim_item({key: needed[key] for key in needed if owners[key] == owner})])
 

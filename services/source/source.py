@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from fastapi import FastAPI
 
 from boreal.model.errors import CorruptError, UserError
 from boreal.model.frames import Origin, Start
 from deployment.evolution import EARLIEST
+from deployment.joined_sources import SourceReaders
 from deployment.layout import make_layout
-from deployment.query_record import QueryRecord, public_name
+from deployment.query_record import QueryRecord
 from formats.control_messages import ControlItem
 from formats.json_text import time_us
 from formats.record_parsing import RecordShape
@@ -62,6 +65,7 @@ class SourceProcess:
         self.site = self.layout.site_of_stream(stream)
         self.own = self.clusters[self.site]
         self.options = options
+        self.readers = SourceReaders(record.inner, stream, record.public)
         self.spool_directory = settings.data / "spool" / record.inner / stream
 
     def serve(self, stopping: threading.Event) -> int:
@@ -80,7 +84,7 @@ class SourceProcess:
             start = Start(Origin("", former.incarnation + 1), 0)
             for id_, log in logs.items():
                 log.append_later(replace(start, next_id=former.written[id_.key]))
-            letters = stack.enter_context(closing(Letters(self.own, public_name(plan.query), self.stream, self.topic_name)))
+            letters = stack.enter_context(closing(Letters(self.own, lambda: self.readers.names, self.stream, self.topic_name)))
             topic = UserTopic(
                 self.connections.topics_of(self.site), self.topic_name, self._look_ms, self.options.topic_reader,
                 with_keys=bool(self.spec.origins), since_ms=self.since_ms,
@@ -95,26 +99,35 @@ class SourceProcess:
             intake = self.make_intake(former)
             inputs = SourceInputs(topic, box, registry)
             incarnation = SourceIncarnation(plan, intake, inputs, logs, letters, stopping, fenced)
-            publisher = StatusPublisher(self.connections.home, self.name, incarnation.status, self.connections.statuses)
+            trimmer = stack.enter_context(closing(Trimmer(logs.values())))
+
+            def say() -> dict[str, Any]:
+                return {**incarnation.status(), "readers": list(self.readers.names), "holds": list(trimmer.holds)}
+
+            publisher = StatusPublisher(self.connections.home, self.name, say, self.connections.statuses)
             status = stack.enter_context(closing(publisher))
-            incarnation.on_change = status.now
+            incarnation.on_change = trimmer.on_hold = status.now
             if box is not None and (app := self.make_web_app(box)) is not None and self.options.http_port is not None:
                 stack.enter_context(closing(WebServer(app, self.options.http_host, self.options.http_port)))
-            trimmer = stack.enter_context(closing(Trimmer(logs.values())))
             control = ControlPlane(self.connections.controls, control_topic(plan.query), self.name, self.site)
             stack.enter_context(closing(control))
             control.listen(lambda _, items: _take_trims(items, trimmer), NO_HURRY_MS)
-            take_change = partial(self._take_change, incarnation)
+            take_change = partial(self._take_change, incarnation, status.now)
             self.connections.watch.add(take_change)
             stack.callback(self.connections.watch.remove, take_change)
             return incarnation.run(former)
 
-    def _take_change(self, incarnation: SourceIncarnation, name: str, record: QueryRecord | None) -> None:
-        """Apply a new X at once. For all other changes the supervisor restarts the process."""
-        version = record.sources_named(self.layout.plan.query) if record is not None else None
-        if version is None or name != version.public:
+    def _take_change(
+        self, incarnation: SourceIncarnation, say: Callable[[], None], name: str, record: QueryRecord | None
+    ) -> None:
+        """Apply a new X, and who reads the stream, at once. For all other changes the supervisor restarts the process."""
+        before = self.readers.names
+        found = self.readers.take(name, record)
+        if self.readers.names != before:
+            say()
+        if found is None:
             return
-        plan = make_layout(version.query, self.layout.sites).plan
+        plan = make_layout(found.query, self.layout.sites).plan
         if plan.delay_threshold_us != incarnation.plan.delay_threshold_us:
             incarnation.set_threshold(plan)
 
@@ -142,7 +155,7 @@ class SourceProcess:
             _logger.error("BOREAL_HTTP_TOKEN is not set, and nothing can be posted here: set it, or post to the API")
             return None
         token = self.options.http_token.get_secret_value()
-        return create_app(box, RecordShape.of(self.spec), public_name(self.layout.plan.query), self.stream, token)
+        return create_app(box, RecordShape.of(self.spec), lambda: self.readers.names, self.stream, token)
 
     def open_box(self, letters: Letters) -> PostBox | None:
         """None if posting is off and the spool is empty, or if the spool cannot be opened."""

@@ -20,7 +20,7 @@ import io
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -56,14 +56,17 @@ class BodyError(BorealError):
     """A body that is not what its content type says."""
 
 
-def create_app(box: PostBox, shape: RecordShape, query: str, stream: str, token: str) -> FastAPI:
-    """The application that posts rows of one stream to `box`; shape: the columns of the stream's records. token: what each post
-    must have, so that neither a page in a browser nor another user of the machine can post."""
+def create_app(
+    box: PostBox, shape: RecordShape, readers: Callable[[], Sequence[str]], stream: str, token: str
+) -> FastAPI:
+    """The application that posts rows of one stream to `box`; shape: the columns of the stream's records. readers: the queries
+    that read it. token: what each post must have, so that neither a page in a browser nor another user of the machine can
+    post."""
     app = FastAPI(title="boreal source", docs_url=None, redoc_url=None)
-    path = f"/{query}/{stream}/tuples"
 
     @app.exception_handler(HTTPException)
     async def refuse(request: Request, error: HTTPException) -> JSONResponse:
+        path = f"/{next(iter(readers()), 'QUERY')}/{stream}/tuples"
         asked = {405: ("method", request.method)}.get(error.status_code, ("path", request.url.path))
         detail = f"this source takes rows by POST at {path}, and not {request.method} {request.url.path}"
         return _problem(error.status_code, detail, *asked, f"POST them to {path}", error.headers)
@@ -78,8 +81,10 @@ def create_app(box: PostBox, shape: RecordShape, query: str, stream: str, token:
         fix = "report it with the log of the source"
         return _problem(500, "this is an error of boreal itself; its log says more", None, None, fix)
 
-    @app.post(path, status_code=202)
-    async def post_tuples(request: Request) -> JSONResponse:
+    @app.post(f"/{{query}}/{stream}/tuples", status_code=202)
+    async def post_tuples(query: str, request: Request) -> JSONResponse:
+        if query not in readers():
+            raise HTTPException(404)
         given = request.headers.get("authorization", "")
         if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
             fix = "send Authorization: Bearer TOKEN, with the token of BOREAL_HTTP_TOKEN"

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from deployment.joined_sources import record_of_source
 from deployment.layout import layout_of
 from deployment.query_record import CHANGED_IN_TURN, CHANGED_LIVE, TUNING_OF_SOURCES, QueryRecord, without_intake
 from deployment.supervision import Child
@@ -34,22 +35,27 @@ def api_child(port: int, allow_chaos: bool) -> Child:
 MONITOR = Child("monitor", "monitor", None, (sys.executable, "-m", "services.monitor"))
 
 
-def query_children(record: QueryRecord, sites: tuple[str, ...], own: Collection[str]) -> list[Child]:
+def query_children(
+    record: QueryRecord, sites: tuple[str, ...], own: Collection[str], others: Collection[QueryRecord] = ()
+) -> list[Child]:
     """The processes that a query needs at the sites `own`, of all `sites`; none while it is paused. Those of a version that
-    runs beside the one in charge come last. UserError if this version of boreal does not accept the spec."""
+    runs beside the one in charge come last. others: the other queries, which may share its sources: these then have the
+    shortest X of all. UserError if this version of boreal does not accept the spec."""
     beside = [] if record.paused else [run for run in record.runs()[1:] if run.is_placed]
-    others = [child for run in beside for child in _version_children(record, run, sites, own)]
+    last = [child for run in beside for child in _version_children(run, sites, own, [record, *others])]
     # Versions may share their sources.
-    return list({child.name: child for child in [*children_in_charge(record, sites, own), *others]}.values())
+    return list({child.name: child for child in [*children_in_charge(record, sites, own, others), *last]}.values())
 
 
-def children_in_charge(record: QueryRecord, sites: tuple[str, ...], own: Collection[str]) -> list[Child]:
+def children_in_charge(
+    record: QueryRecord, sites: tuple[str, ...], own: Collection[str], others: Collection[QueryRecord] = ()
+) -> list[Child]:
     """As `query_children`, without those of a version that runs beside the one in charge: what clients are given depends on
     these."""
-    if record.paused:
-        return []
     charge = record.runs()[0]
-    versions = _version_children(record, charge, sites, own)
+    if record.paused or not charge.is_placed:
+        return []
+    versions = _version_children(charge, sites, own, [record, *others])
     structure, manner = _digest(without_intake_of(charge.spec), (*CHANGED_LIVE, *CHANGED_IN_TURN)), _manner(charge)
     egresses = [
         Child(
@@ -69,21 +75,22 @@ def children_in_charge(record: QueryRecord, sites: tuple[str, ...], own: Collect
     return [*versions, *egresses]
 
 
-def _version_children(query: QueryRecord, record: QueryRecord, sites: tuple[str, ...], own: Collection[str]) -> list[Child]:
-    """The processes of one version of a query. record: the version's."""
+def _version_children(
+    record: QueryRecord, sites: tuple[str, ...], own: Collection[str], records: Collection[QueryRecord]
+) -> list[Child]:
+    """The processes of one version of a query. record: the version's. records: of the queries that may read its sources."""
     layout = layout_of(record, sites)
     spec = without_intake_of(record.spec)
     structure, manner = _digest(spec, (*CHANGED_LIVE, *CHANGED_IN_TURN)), _manner(record)
     operators = _digest(spec, (*CHANGED_LIVE, "reconcile", "policy", "replicas"))
     streams = sorted({edge.operator for edge in layout.plan.sources})
-    sources = query.sources_named(record.sources)
-    assert sources is not None, "this version reads their logs"
 
     def source(stream: str) -> Child:
-        command = (sys.executable, "-m", "services.source", sources.name, stream)
-        name = f"source.{sources.name}.{stream}"
-        taken = _taken_by_sources(sources.spec)
-        return Child(name, "source", sources.name, command, taken, record=sources, site=layout.site_of_stream(stream))
+        by = record_of_source(records, layout.sources_of(stream), stream)
+        assert by is not None, "this version reads its log"
+        command = (sys.executable, "-m", "services.source", by.name, stream)
+        site = layout.site_of_stream(stream)
+        return Child(layout.source_role(stream), "source", by.name, command, _taken_by(by.spec, stream), record=by, site=site)
 
     def node(replica: str) -> Child:
         command = (sys.executable, "-m", "services.node", record.name, replica)
@@ -115,10 +122,10 @@ def _manner(record: QueryRecord) -> str:
     return _digest(without_intake_of(record.spec), CHANGED_LIVE) + (f"-{record.restarts}" if record.restarts else "")
 
 
-def _taken_by_sources(spec: Mapping[str, Any]) -> str:
-    """Identifies what sources read of a specification. The versions that share them have the same: none restarts them."""
+def _taken_by(spec: Mapping[str, Any], stream: str) -> str:
+    """Identifies what a stream's source reads of a specification. All that share it have the same: none restarts it."""
     tuning = {field: spec["tuning"].get(field) for field in TUNING_OF_SOURCES}
-    return _digest({"streams": spec["streams"], "tuning": tuning}, ())
+    return _digest({"stream": spec["streams"][stream], "tuning": tuning}, ())
 
 
 def _digest(spec: Mapping[str, Any], without: tuple[str, ...]) -> str:

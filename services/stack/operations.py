@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,8 @@ from boreal.query.planner import plan
 from boreal.query.spec import Query, did_you_mean, load_query
 from deployment.change_preview import ChangePreview, preview, refuse_other_structure
 from deployment.evolution import EARLIEST, TOPICS_OF_CLIENTS, evolve, let_go, resolve_start, roll_back, settle, shown
-from deployment.layout import Layout, internal_topics, layout_of, make_layout
+from deployment.joined_sources import join, refuse_change_for_others
+from deployment.layout import Layout, internal_topics, layout_of, make_layout, source_topics
 from deployment.liveness import Liveness
 from deployment.operator_hosts import expected_threshold_us, facts_of_job
 from deployment.placement_record import WORKER
@@ -142,22 +144,26 @@ class Operations:
         that names no engine keeps that of the query that runs."""
         check_schemas(query, self.settings)
 
-        def decide(old: QueryRecord | None) -> QueryRecord:
+        def decide(old: QueryRecord | None, records: Mapping[str, QueryRecord]) -> QueryRecord:
             check(old)
             running = old.query if old is not None else None
             wanted = self.check(with_engine_of(query, running))
-            if old is not None:
-                refuse_other_structure(old, wanted)
+            if old is None:
+                return join(QueryRecord(query.name, with_bucket(wanted, None).dump(), 1), records)
+            refuse_other_structure(old, wanted)
             wanted = with_bucket(wanted, running)
-            if old is not None:
-                _refuse_while_it_evolves(old, wanted)
-            known = old or QueryRecord(query.name, {}, 1)
-            return _follow(old, replace(known, spec=wanted.dump(), paused=False))
+            _refuse_while_it_evolves(old, wanted)
+            refuse_change_for_others(old, wanted, records)
+            return _follow(old, replace(old, spec=wanted.dump(), paused=False, leaves=False))
 
         # Before anything is made for it, and then again when its turn to write has come.
-        wanted = decide(self.queries().get(query.name))
-        self.prepare([wanted.query])
-        return self._update(query.name, decide, by)
+        records = self.queries()
+        wanted = decide(records.get(query.name), records)
+        self.prepare([wanted.query], [self.layout_of(wanted)])
+        record = self._update_among(query.name, decide, by)
+        if record.joined != wanted.joined:
+            self.prepare([record.query], [self.layout_of(record)])
+        return record
 
     def evolve(self, query: Query, start: str, check: Check = accept_any, by: str = COMMAND_LINE) -> QueryRecord:
         """Build another version of a running query beside it, which takes over once it has caught up. start: from where it
@@ -206,8 +212,8 @@ class Operations:
         while waits_for := self._processes_of_version(record, version) or self._behind(record):
             on_wait(waits_for)
             time.sleep(_LOOK_S)
-        kept = self._topics_of_sources(record)
-        self._delete_data(version, lambda site, topics: set(_topics_of_version(version, topics)) - kept)
+        in_use = _topics_in_use([*record.runs(), *_runs_of_others(record.name, self.queries())])
+        self._delete_data(version, lambda site, topics: {t for t in _topics_of_version(version, topics) if not in_use(t)})
         return self._update(record.name, lambda old: let_go(self._checked(record.name, old, accept_any)), by)
 
     def _prepare_version(self, version: QueryRecord) -> None:
@@ -254,30 +260,32 @@ class Operations:
         """Change some fields of a query, all or none: see `deployment.query_changes`. heard: the record as the caller follows
         it, which saves a look at all records. It may be out of date, so it can refuse nothing."""
 
-        def decide(old: QueryRecord | None) -> QueryRecord:
+        def decide(old: QueryRecord | None, records: Mapping[str, QueryRecord]) -> QueryRecord:
             record = self._checked(name, old, check)
             wanted = with_bucket(self.check(changed_query(record.spec, changes)), None)
             _refuse_while_it_evolves(record, wanted)
+            refuse_change_for_others(record, wanted, records)
             return _follow(record, replace(record, spec=wanted.dump()))
 
         known = heard or self.query(name)
         try:
-            wanted = decide(known)
+            wanted = decide(known, {})
         except UserError:
             if heard is None:
                 raise
             return self.set(name, changes, check, by)
         # A look at all topics takes longer than the rest of a change of X, which needs none.
-        if query_topics(self.layout(wanted.query)) != query_topics(self.layout(known.query)):
-            self.prepare([wanted.query])
-        return self._update(name, decide, by)
+        before, after = self.layout_of(known), self.layout_of(wanted)
+        if query_topics(after) != query_topics(before):
+            self.prepare([wanted.query], [after])
+        return self._update_among(name, decide, by)
 
     def pause(self, name: str, paused: bool, check: Check = accept_any, by: str = COMMAND_LINE) -> QueryRecord:
         """Stop a query's processes, or let them continue where they stopped. The sources' topics keep the rows of the pause."""
 
         def decide(old: QueryRecord | None) -> QueryRecord:
             record = self._checked(name, old, check)
-            return _follow(record, replace(record, paused=paused))
+            return _follow(record, replace(record, paused=paused, leaves=False))
 
         return self._update(name, decide, by)
 
@@ -298,13 +306,25 @@ class Operations:
         on_wait is called repeatedly with the processes that have not ended yet. If the call is interrupted, the query is
         paused, and can be deleted again.
         """
-        # 1. Its processes end. 2. Their data is deleted. 3. The record is deleted last: until then it shows what is left to do.
-        old = self.pause(name, True, check, by)
+
+        def decide(old: QueryRecord | None) -> QueryRecord:
+            record = self._checked(name, old, check)
+            return _follow(record, replace(record, paused=True, leaves=True))
+
+        # 1. Its processes end, and sources that others read forget it. 2. Its data is deleted. 3. The record is deleted last:
+        # until then it shows what is left to do.
+        old = self._update(name, decide, by)
         self.await_ended(name, on_wait)
+        while sources := self._sources_that_name(name):
+            on_wait(sources)
+            time.sleep(_LOOK_S)
+        in_use = _topics_in_use(_runs_of_others(name, self.queries()))
         if old.beside is not None:
             beside = old.run(old.beside.version)
-            self._delete_data(beside, lambda site, topics: _topics_of_version(beside, topics))
-        self._delete_data(old.run(old.version), lambda site, topics: self._topics_of(old, site, topics))
+            self._delete_data(beside, lambda site, topics: {t for t in _topics_of_version(beside, topics) if not in_use(t)})
+        self._delete_data(
+            old.run(old.version), lambda site, topics: [t for t in self._topics_of(old, site, topics) if not in_use(t)]
+        )
         with reaching(self.settings):
             self._registry.delete(name, by)
 
@@ -336,8 +356,13 @@ class Operations:
         return layout_of(record, self.settings.site_names)
 
     def _update(self, name: str, decide: Callable[[QueryRecord | None], QueryRecord], by: str) -> QueryRecord:
+        return self._update_among(name, lambda old, _: decide(old), by)
+
+    def _update_among(
+        self, name: str, decide: Callable[[QueryRecord | None, Mapping[str, QueryRecord]], QueryRecord], by: str
+    ) -> QueryRecord:
         with reaching(self.settings):
-            changed = self._registry.update(name, decide, by)
+            changed = self._registry.update_among(name, decide, by)
         assert changed is not None, "it is only deleted by `delete`"
         return changed
 
@@ -380,11 +405,12 @@ class Operations:
 
     # The servers
 
-    def prepare(self, queries: Sequence[Query]) -> dict[str, list[str]]:
-        """Create the topics that the installation and these queries need and that do not exist; their names, by site.
-        UserError, and nothing is created, if one exists with other settings: it names all of them."""
+    def prepare(self, queries: Sequence[Query], layouts: Sequence[Layout] | None = None) -> dict[str, list[str]]:
+        """Create the topics that the installation and these queries need and that do not exist; their names, by site. layouts:
+        of the queries, where they do not read sources of their own. UserError, and nothing is created, if one exists with other
+        settings: it names all of them."""
         with reaching(self.settings):
-            found = self._examined(self._inputs(queries), queries)
+            found = self._examined(self._inputs(queries), layouts or [self.layout(query) for query in queries])
             refuse([wrong for findings in found.values() for wrong in findings.problems])
             for site, findings in found.items():
                 create(self.clusters[site], findings.absent)
@@ -394,7 +420,7 @@ class Operations:
         """What each site's Kafka has and needs for the installation and these queries. Changes nothing."""
         names, inputs, found = [query.name for query in queries], self._inputs(queries), {}
         with reaching(self.settings):
-            for site, findings in self._examined(inputs, queries).items():
+            for site, findings in self._examined(inputs, [self.layout(query) for query in queries]).items():
                 kafka, absent = self.settings.sites[site], {spec.name for spec in findings.absent}
                 allowed = permissions(site == self.settings.home, names, sorted(inputs[site]), absent)
                 found[site] = Landing(kafka.bootstrap, kafka.username or "USER", findings, allowed)
@@ -409,13 +435,13 @@ class Operations:
                 found[layout.site_of_stream(stream)].add(topic)
         return found
 
-    def _examined(self, inputs: Mapping[str, Collection[str]], queries: Sequence[Query]) -> dict[str, TopicFindings]:
+    def _examined(self, inputs: Mapping[str, Collection[str]], layouts: Sequence[Layout]) -> dict[str, TopicFindings]:
         """What each site has of the topics that are needed there."""
         needed: dict[str, list[TopicSpec]] = {site: [] for site in self.clusters}
         needed[self.settings.home] += system_topics()
-        for query in queries:
-            for site, specs in query_topics(self.layout(query)).items():
-                needed[site] += specs
+        for layout in layouts:
+            for site, specs in query_topics(layout).items():
+                needed[site] += [spec for spec in specs if spec not in needed[site]]
         return {site: examine(self.clusters[site], specs, inputs[site]) for site, specs in needed.items()}
 
     def _topics_of(self, record: QueryRecord, site: str, topics: Iterable[str]) -> list[str]:
@@ -493,7 +519,9 @@ class Operations:
             return Liveness(False, (), {}, (), problem or str(error), 0.0)
         problem = problem or next((text for name in expected if (text := statuses.get(name, {}).get("problem"))), None)
         processes = {entry["name"]: entry["state"] for status in supervisors for entry in status["processes"]}
-        waits_for = [name for name in expected if processes.get(name) != "running"]
+        # Until the monitor knows which sources it joins, nothing of it runs.
+        expected = expected if record.is_placed or record.paused else ["monitor"]
+        waits_for = [name for name in expected if processes.get(name) != "running" or not record.is_placed]
         is_ready = bool(expected and known) and not waits_for and taken == known and all(state["ready"] for state in known)
         entries = [entry for name in expected for entry in statuses.get(name, {}).get("instances", ())]
         states = {f"{entry['fragment']}.{entry['replica']}.{entry['shard']}": str(entry["state"]) for entry in entries}
@@ -503,15 +531,24 @@ class Operations:
 
     def await_ended(self, name: str, on_wait: Callable[[Collection[str]], None]) -> None:
         """Wait until no process of the query runs. on_wait: see `delete`."""
-        while running := self.processes_of(name):
+        records = self.queries()
+        while running := self._processes_of(name, records):
             on_wait(running)
             time.sleep(_LOOK_S)
 
+    def _sources_that_name(self, query: str) -> list[str]:
+        """The sources that still take a query for one of their readers, and so write dead letters for it."""
+        return sorted(name for name, said in self.statuses().items() if query in said.get("readers", ()))
+
     def streams(self, name: str) -> dict[str, dict[str, Any]]:
         """What is known of each stream of a query, with the fields of `deployment.status_fields.SHOWN_QUERY`."""
-        prefix = f"source.{self.query(name).sources}."
-        found = {said["stream"]: said for said in self.statuses().values() if said["process"].startswith(prefix)}
-        return {stream: shown_stream(said) for stream, said in sorted(found.items())}
+        return {stream: shown_stream(said) for stream, said in self._sources_of(name).items()}
+
+    def _sources_of(self, query: str) -> dict[str, Status]:
+        """The statuses of the sources that a query reads, by stream."""
+        record, statuses = self.query(query), self.statuses()
+        roles = {stream: f"source.{record.sources_of(stream)}.{stream}" for stream in sorted(record.spec["streams"])}
+        return {stream: statuses[role] for stream, role in roles.items() if role in statuses}
 
     def answers(self, name: str) -> dict[str, Any]:
         """How a query answers: the fields of `deployment.status_fields.ANSWERS_OF_STACK`."""
@@ -519,10 +556,7 @@ class Operations:
 
     def ended_streams(self, query: str) -> list[str]:
         """The streams of a query that have ended: their last record marked the end."""
-        statuses = self.statuses()
-        prefix = f"source.{self.query(query).sources}."
-        ended = [status for name, status in statuses.items() if name.startswith(prefix)]
-        return sorted(status["stream"] for status in ended if status["last_boundary"] == "end")
+        return [stream for stream, status in self._sources_of(query).items() if status["last_boundary"] == "end"]
 
     def details(self) -> dict[str, Any]:
         """What `boreal status` shows besides the processes; empty parts are left out: the progress and refusals of sources, by
@@ -560,22 +594,24 @@ class Operations:
         }
 
     def processes_of(self, query: str) -> list[str]:
-        """The names of a query's processes, of all its versions, that some supervisor still runs."""
-        return [process["name"] for process in self._processes() if public_name(process["query"] or "") == query]
+        """The names of a query's processes, of all its versions, that some supervisor still runs. Not sources that other
+        queries read."""
+        return self._processes_of(query, self.queries())
+
+    def _processes_of(self, query: str, records: Mapping[str, QueryRecord]) -> list[str]:
+        read = _sources_read(records[query].runs()) if query in records else set()
+        others = _sources_read([run for run in _runs_of_others(query, records) if not run.paused])
+        mine = [each["name"] for each in self._processes() if public_name(each["query"] or "") == query or each["name"] in read]
+        return [name for name in mine if name not in others]
 
     def _processes_of_version(self, record: QueryRecord, version: QueryRecord) -> list[str]:
         """As `processes_of`, of one version alone, and of its sources. The egresses are the query's, and sources that another
         version reads stay. record: of the query."""
-        names, sites = {version.name, version.sources}, self.settings.site_names
+        names, sites = {version.name, *version.named_sources}, self.settings.site_names
         kept = {child.name for child in query_children(record, sites, sites)}
+        kept |= _sources_read([run for run in _runs_of_others(record.name, self.queries()) if not run.paused])
         found = [each for each in self._processes() if each["query"] in names and each["kind"] != "egress"]
         return [each["name"] for each in found if each["name"] not in kept]
-
-    def _topics_of_sources(self, record: QueryRecord) -> frozenset[str]:
-        """The topics of the sources that versions of a query read: they stay, whatever version began these sources."""
-        layouts = [layout_of(run, self.settings.site_names) for run in record.runs()]
-        logs = {layout.topic_of(log) for layout in layouts for log in layout.logs_of_sources}
-        return frozenset(logs | {control_topic(layout.sources) for layout in layouts})
 
     def _behind(self, record: QueryRecord) -> list[str]:
         """The supervisors that have not read this record yet: they may be about to start processes of the one before."""
@@ -605,15 +641,39 @@ def _topics_of_version(version: QueryRecord, topics: Iterable[str]) -> list[str]
     """Those of these topics that were made for one version alone, and for its sources."""
     streams, operators = version.spec["streams"], version.spec["operators"]
     inputs = {stream.get("topic") for stream in streams.values()}
-    own = {control_topic(version.name), control_topic(version.sources)}
-    internal, logs = internal_topics(version.name, (*streams, *operators)), internal_topics(version.sources, streams)
-    prefix = f"{version.sources}.log."
+    own = {control_topic(version.name), *map(control_topic, version.named_sources)}
+    patterns = [internal_topics(version.name, (*streams, *operators)), *_patterns_of_sources(version)]
     return [
         topic
         for topic in topics
-        if topic not in inputs
-        and (topic in own or internal.fullmatch(topic) or (topic.startswith(prefix) and logs.fullmatch(topic)))
+        if topic not in inputs and (topic in own or any(pattern.fullmatch(topic) for pattern in patterns))
     ]
+
+
+def _topics_in_use(runs: Collection[QueryRecord]) -> Callable[[str], bool]:
+    """Whether a topic is the control topic of one of these versions, or belongs to the sources that they read. Without their
+    plans, since a version that cannot be planned here may run elsewhere."""
+    controls = {control_topic(name) for run in runs for name in (run.name, *run.named_sources)}
+    patterns = {pattern for run in runs for pattern in _patterns_of_sources(run)}
+    return lambda topic: topic in controls or any(pattern.fullmatch(topic) for pattern in patterns)
+
+
+def _patterns_of_sources(version: QueryRecord) -> list[re.Pattern[str]]:
+    """What matches the topics of the logs that the sources of a version write for it."""
+    streams: dict[str, list[str]] = {}
+    for stream in sorted(version.spec["streams"]):
+        streams.setdefault(version.sources_of(stream), []).append(stream)
+    return [source_topics(sources, names) for sources, names in streams.items()]
+
+
+def _runs_of_others(name: str, records: Mapping[str, QueryRecord]) -> list[QueryRecord]:
+    """The versions of all other queries."""
+    return [run for other, record in records.items() if other != name for run in record.runs()]
+
+
+def _sources_read(runs: Iterable[QueryRecord]) -> set[str]:
+    """The roles of the sources that these versions read."""
+    return {f"source.{run.sources_of(stream)}.{stream}" for run in runs for stream in run.spec["streams"]}
 
 
 def _known(name: str, records: Mapping[str, QueryRecord]) -> QueryRecord:

@@ -27,6 +27,7 @@ from typing import Any, assert_never
 from kafka.errors import KafkaError
 
 from boreal.model.errors import UserError
+from deployment.joined_sources import concerned
 from deployment.query_record import QueryRecord
 from deployment.supervision import (
     Child,
@@ -260,12 +261,12 @@ class Supervisor:
         for gone in known.keys() - records.keys():
             self._of_query.pop(gone, None)
             self._problems.pop(gone, None)
-        for name, record in records.items():
-            if known.get(name) == record:
-                continue
+        for name in concerned(known, records):
+            record = records[name]
             self._problems.pop(name, None)
             try:
-                self._of_query[name] = query_children(record, self._settings.site_names, self._own)
+                others = [other for other in records.values() if other.name != name]
+                self._of_query[name] = query_children(record, self._settings.site_names, self._own, others)
             except UserError as error:
                 self._problems[name] = str(error)
                 _logger.error("query %s, revision %d, cannot run: %s", name, record.revision, error)
@@ -349,16 +350,23 @@ class Supervisor:
     def _query_states(self, records: Mapping[str, QueryRecord]) -> dict[str, dict[str, Any]]:
         """Of each query. ready: all processes of the record at our sites run and are ready; problem: why the record cannot run,
         or None."""
-        hindered = self._supervision.unready() | {self._supervision.processes[name].child.query for name in self._frozen}
+        hindered = self._supervision.unready() | self._frozen
         return {
             name: {
                 "revision": record.revision,
                 "paused": record.paused,
-                "ready": name not in self._problems and not {name, record.inner, record.sources} & hindered,
+                "ready": self._runs_well(name, record, hindered),
                 "problem": self._problems.get(name) or (self._joined.problem_of(name) if self._joined is not None else None),
             }
             for name, record in sorted(records.items())
         }
+
+    def _runs_well(self, name: str, record: QueryRecord, hindered: set[str]) -> bool:
+        """Whether all that clients of a query depend on here runs and is ready, or is not to run."""
+        if name in self._problems or not (record.is_placed or record.paused):
+            return False
+        whose = {name, record.inner, *record.named_sources}
+        return hindered.isdisjoint(child.name for child in self._of_query[name] if child.query in whose)
 
     def _write_state(self) -> bool:
         """Write the state if it has changed; whether it was written."""

@@ -31,6 +31,7 @@ from deployment.hosted_roles import (
     PlacementRefused,
     RoleOver,
 )
+from deployment.joined_sources import record_of_source
 from deployment.placement_record import Assignment, WorkerReport, worker_process
 from deployment.placer import SAY_EVERY_US
 from deployment.query_record import QueryRecord, public_name
@@ -128,7 +129,7 @@ class JoinedWorker:
 
     def _request(self, name: str, assignment: Assignment) -> RoleRequest:
         kind, query, part = name.split(".", 2)
-        return RoleRequest(name, kind, part, lambda: self._queries.find(kind, query, assignment.revision))
+        return RoleRequest(name, kind, part, lambda: self._queries.find(kind, query, part, assignment.revision))
 
     def _note_end(self, name: str, code: int) -> None:
         """In the role's thread."""
@@ -177,10 +178,13 @@ class _KnownQueries:
                 self._records[name] = record
             self._changed.notify_all()
 
-    def find(self, kind: str, query: str, revision: int) -> QueryRecord:
+    def find(self, kind: str, query: str, part: str, revision: int) -> QueryRecord:
         """The record for a role, of this revision or a later one. RuntimeError if there is none in time."""
 
         def look() -> QueryRecord | None:
+            if kind == "source":
+                found = record_of_source(self._records.values(), query, part)
+                return found if found is not None and found.revision >= revision else None
             record = self._records.get(public_name(query))
             if record is None or record.revision < revision:
                 return None

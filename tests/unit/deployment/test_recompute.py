@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -71,12 +72,13 @@ def recomputed(
     since: int,
     until: int = INFINITY,
     logs: Mapping[str, list[Frame]] | None = None,
-    sources: str | None = None,
+    sources: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Any]:
     """As the job does it, but for Spark: each source's log is cut, and each shard of each fragment has its frames in order.
-    sources: what names them."""
-    layout = make_layout(ran.query, ("a",), sources)
-    task = BatchTask(json.dumps(ran.query.dump()), ("a",), since, covering(until, layout.plan.bucket_us), sources)
+    sources: by stream, what names them, if not the query."""
+    layout = replace(make_layout(ran.query, ("a",)), shared=sources)
+    until_bucket = covering(until, layout.plan.bucket_us)
+    task = BatchTask(json.dumps(ran.query.dump()), ("a",), since, until_bucket, tuple(sources.items()))
     frames: list[dict[str, Any]] = []
     for edge in layout.plan.sources:
         for partition in range(edge.partitions):
@@ -215,7 +217,7 @@ def _from(frame: Frame, first_id: int) -> Frame | None:
 
 def test_the_logs_of_a_version_are_found_by_what_names_its_sources(ran: Callable[[str], Ran]):
     faulted = ran("windows")
-    assert recomputed(faulted, BEGINNING, sources="q-2") == faulted.stable
+    assert recomputed(faulted, BEGINNING, sources=dict.fromkeys(faulted.query.streams, "q-2")) == faulted.stable
 
 
 def test_what_is_all_there_can_be_computed_from_the_beginning():

@@ -23,6 +23,7 @@ from deployment.evolution import (
     settle,
     state_of,
 )
+from deployment.joined_sources import record_of_source
 from deployment.layout import layout_of
 from deployment.query_record import QueryRecord, SharedSources, read_query_record, with_bucket
 from deployment.shared_sources import STATE, first_rows, must_carry_states, newest, refuse_other_logs
@@ -211,23 +212,26 @@ def test_sources_run_once_restart_for_no_takeover_and_stay_with_the_version_that
     back = taken_over(roll_back(done))
     assert sources(back) == before and sources(let_go(settle(back))) == before
     for record, threshold in ((placed, "3s"), (done, "3s"), (alone, "4s")):
-        serving = record.sources_named("q")
+        serving = record_of_source([record], "q", "jfk")
         assert serving is not None and (serving.name, serving.inner, serving.start) == ("q", "q", "earliest")
         assert serving.spec["delay_threshold"] == threshold, "the shortest that a reader has"
-    assert alone.sources_named("q-2") is None
+    assert record_of_source([alone], "q-2", "jfk") is None
     again = evolve(alone, with_bucket(load_query(SPEC), alone.query), STATE)
     assert again.beside is not None and again.beside.shared == SharedSources(1, EARLIEST)
     apart = evolve(alone, load_query(SPEC), EARLIEST)
     assert [name for name, _ in sources(apart)] == ["source.q.jfk", "source.q-3.jfk"]
 
 
-def test_its_layout_has_the_logs_of_the_sources_and_makes_none() -> None:
+def test_its_layout_has_the_logs_of_the_sources() -> None:
     [running, beside] = claimed(claiming(), *ROWS).runs()
     own, other = layout_of(running, SITES), layout_of(beside, SITES)
     log = LogId("jfk", "", 0)
     assert (own.topic_of(log), other.topic_of(log)) == ("q.log.jfk", "q.log.jfk")
     assert other.topic_of(LogId("each", "r0", 0)) == "q-2.log.each.r0"
-    assert {topic.name for topic in query_topics(other)["a"]} == {"q-2.control", "q-2.log.each.r0", "q.dlq"}
+    assert {topic.name for topic in query_topics(other)["a"]} == {
+        *("q.log.jfk", "q.control"),
+        *("q-2.control", "q-2.log.each.r0", "q.dlq"),
+    }
 
 
 def test_at_two_sites_each_source_runs_where_its_stream_is_and_stays_there_with_its_log() -> None:
@@ -257,8 +261,8 @@ def test_at_two_sites_each_source_runs_where_its_stream_is_and_stays_there_with_
         assert set(layout.input_logs(InstanceId("main", replica, 0))) == {"jfk/0", "lga/0"}
     made = {site: {topic.name for topic in topics} for site, topics in query_topics(layout).items()}
     assert made == {
-        "a": {"q-2.control", "q-2.log.each.r0", "q.dlq"},
-        "b": {"q-2.control", "q-2.log.each.r1", "q.dlq"},
+        "a": {"q.log.jfk", "q.control", "q-2.control", "q-2.log.each.r0", "q.dlq"},
+        "b": {"q.log.lga", "q.control", "q-2.control", "q-2.log.each.r1", "q.dlq"},
     }
 
 
@@ -266,12 +270,16 @@ def test_nothing_is_trimmed_that_the_other_version_may_read() -> None:
     [running, beside] = claiming().runs()
     old, new = WatchedQuery(running, SITES, 0), WatchedQuery(beside, SITES, 0)
     reader = InstanceId("main", "r0", 0)
+
+    def needs(of: WatchedQuery) -> dict[str, int]:
+        return {key: first_id for (_, key), first_id in of.needs_of_sources().items()}
+
     old.claims.acknowledge(reader, [("jfk/0", 20)], 0)
-    assert not [effect for effect in old.tick(SECOND, new.needs_of_sources()) if isinstance(effect, Trim)]
+    assert not [effect for effect in old.tick(SECOND, needs(new)) if isinstance(effect, Trim)]
     new.claims.acknowledge(reader, [("jfk/0", 12), ("each/0", 3)], SECOND)
-    assert Trim({"jfk/0": 12}) in old.tick(2 * SECOND, new.needs_of_sources())
-    assert Trim({"jfk/0": 12}) in new.tick(2 * SECOND, old.needs_of_sources())
-    assert old.needs_of_sources() == {"jfk/0": 20}
+    assert Trim({"jfk/0": 12}) in old.tick(2 * SECOND, needs(new))
+    assert Trim({"jfk/0": 12}) in new.tick(2 * SECOND, needs(old))
+    assert old.needs_of_sources() == {("q", "jfk/0"): 20}
 
 
 def test_what_another_version_needs_limits_repeated_trims_too() -> None:

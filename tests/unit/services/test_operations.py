@@ -85,8 +85,8 @@ def test_a_change_looks_at_topics_only_where_it_needs_others(operations: Operati
     spec["streams"] = {name: {**stream, "topic": name} for name, stream in spec["streams"].items()}
     known = QueryRecord("q", load_query({**spec, "engine": "native"}).dump(), 1)
     monkeypatch.setattr(operations, "queries", lambda: {"q": known})
-    monkeypatch.setattr(operations, "prepare", lambda queries: looked.extend(query.name for query in queries))
-    monkeypatch.setattr(operations, "_update", lambda name, decide, by: decide(known))
+    monkeypatch.setattr(operations, "prepare", lambda queries, layouts: looked.extend(query.name for query in queries))
+    monkeypatch.setattr(operations, "_update_among", lambda name, decide, by: decide(known, {}))
     assert operations.set("q", {"delay_threshold": "9s"}).spec["delay_threshold"] == "9s" and not looked
     assert operations.set("q", {"replicas": 3}).spec["replicas"] == 3 and looked == ["q"]
 
@@ -109,7 +109,7 @@ def test_a_change_of_a_record_that_was_heard_looks_at_all_records_only_before_it
         return {"q": newest}
 
     monkeypatch.setattr(operations, "queries", look)
-    monkeypatch.setattr(operations, "_update", lambda name, decide, by: decide(newest))
+    monkeypatch.setattr(operations, "_update_among", lambda name, decide, by: decide(newest, {}))
     change = {"delay_threshold": "9s"}
     assert operations.set("q", change, heard=newest).revision == 3 and not looks
     assert operations.set("q", change, expect_newest, heard=heard).revision == 3 and len(looks) == 1
@@ -126,8 +126,8 @@ def test_a_file_that_names_no_engine_keeps_that_of_the_query_that_runs(
     spec |= {"streams": {name: {**stream, "topic": name} for name, stream in spec["streams"].items()}, "delay_threshold": "9s"}
     old = QueryRecord("q", load_query({**spec, "engine": running}).dump(), 1) if running is not None else None
     monkeypatch.setattr(operations, "queries", lambda: {"q": old} if old is not None else {})
-    monkeypatch.setattr(operations, "prepare", lambda queries: None)
-    monkeypatch.setattr(operations, "_update", lambda name, decide, by: decide(old))
+    monkeypatch.setattr(operations, "prepare", lambda queries, layouts: None)
+    monkeypatch.setattr(operations, "_update_among", lambda name, decide, by: decide(old, {}))
     assert operations.apply(load_query(spec)).spec["engine"] == engine
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from boreal.query.plan import Plan
 from boreal.query.spec import load_query
+from deployment.joined_sources import SourceReaders
 from deployment.layout import Layout, make_layout
 from deployment.query_record import QueryRecord
 from services.source.incarnation import SourceIncarnation
@@ -39,11 +40,11 @@ def layout() -> Layout:
 
 def test_its_boundaries_follow_a_new_x_of_its_query(layout: Layout) -> None:
     process = object.__new__(SourceProcess)
-    process.layout = layout
+    process.layout, process.readers = layout, SourceReaders("q", next(iter(layout.plan.sources)).operator, "q")
     incarnation = Incarnation(layout.plan)
     for name, told in (("other", record("1s")), ("q", record("3s")), ("q", None), ("q", record("3s", policy="delay/delay"))):
-        process._take_change(cast(SourceIncarnation, incarnation), name, told)
+        process._take_change(cast(SourceIncarnation, incarnation), lambda: None, name, told)
     assert not incarnation.changes, "that is no new X of this query"
-    process._take_change(cast(SourceIncarnation, incarnation), "q", record("500ms"))
+    process._take_change(cast(SourceIncarnation, incarnation), lambda: None, "q", record("500ms"))
     plan = incarnation.plan
     assert (plan.delay_threshold_us, plan.boundary_interval_us, plan.sign_of_life_us) == (500_000, 25_000, 37_500)

@@ -85,7 +85,7 @@ def test_rows_of_another_stream_are_not_taken_though_they_have_the_same_shape() 
             with error:
                 return error.code, json.load(error)
 
-    with closing(WebServer(create_app(cast(PostBox, box), shape, "q", "jfk", TOKEN), "127.0.0.1", port)) as server:
+    with closing(WebServer(create_app(cast(PostBox, box), shape, lambda: ["q"], "jfk", TOKEN), "127.0.0.1", port)) as server:
         while not server._server.started:
             time.sleep(0.01)
         assert post("/q/jfk/tuples") == (202, {"accepted": 1, "refused": 0, "durable": "kafka"})
@@ -116,7 +116,7 @@ class Full:
     ],
 )
 def test_each_refusal_is_a_problem_document(method: str, path: str, body: bytes, status: int, field: str) -> None:
-    app = create_app(cast(PostBox, Full()), RecordShape("at", "ms", Schema.of({"n": "int"})), "q", "jfk", TOKEN)
+    app = create_app(cast(PostBox, Full()), RecordShape("at", "ms", Schema.of({"n": "int"})), lambda: ["q"], "jfk", TOKEN)
     headers = {"Authorization": f"Bearer {TOKEN}"}
     answer = TestClient(app, headers=headers).request(method, path, content=body)
     said = Problem.model_validate(answer.json())
