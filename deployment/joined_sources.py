@@ -46,7 +46,7 @@ def join(record: QueryRecord, records: Records) -> QueryRecord:
     query, others = record.query, [other for name, other in sorted(records.items()) if name != record.name]
     of: dict[str, str] = {}
     for stream in sorted({edge.operator for edge in plan(query).sources}):
-        candidates = [run for other in others for run in _serving(other) if stream in run.spec["streams"]]
+        candidates = [run for other in others for run in _serving(other) if stream in run.stream_names]
         found = next((run for run in candidates if _reads_alike(query, run, stream)), None)
         if found is not None:
             of[stream] = found.sources_of(stream)
@@ -69,7 +69,7 @@ def _with_sources(record: QueryRecord, of: Mapping[str, str], others: Iterable[Q
     number = record.version
     while inner_name(record.name, number) in taken:
         number += 1
-    own = {} if number == record.version else dict.fromkeys(record.spec["streams"], inner_name(record.name, number))
+    own = {} if number == record.version else dict.fromkeys(record.stream_names, inner_name(record.name, number))
     joined = JoinedSources({**own, **of}, claimed) if own or of else None
     return replace(record, joined=joined, versions=max(record.versions, number))
 
@@ -88,8 +88,11 @@ def _reads_alike(query: Query, run: QueryRecord, stream: str) -> bool:
     dumped = query.dump()
     if dumped["streams"][stream] != run.spec["streams"][stream] or _tuning(dumped) != _tuning(run.spec):
         return False
-    other = run.query
-    edges = [[edge for edge in plan(each).sources if edge.operator == stream] for each in (query, other)]
+    try:
+        other = run.query
+        edges = [[edge for edge in plan(each).sources if edge.operator == stream] for each in (query, other)]
+    except UserError:
+        return False  # it runs where its operators are installed
     return query.intervals == other.intervals and edges[0] == edges[1]
 
 
@@ -129,7 +132,7 @@ def _readers(records: Iterable[QueryRecord], name: str, stream: str) -> list[tup
         (record, run)
         for record in sorted(records, key=lambda record: record.name)
         for run in record.runs()
-        if stream in run.spec["streams"] and run.sources_of(stream) == name
+        if stream in run.stream_names and run.sources_of(stream) == name
     ]
     return sorted(found, key=lambda each: (each[0].leaves, each[0].name != public_name(name)))
 
@@ -161,8 +164,8 @@ class SourceReaders:
 def other_readers(record: QueryRecord, records: Records) -> Iterator[tuple[str, list[str]]]:
     """For each stream of a query that others read from the same source, the names of these."""
     others = [other for name, other in sorted(records.items()) if name != record.name]
-    for stream in record.spec["streams"]:
-        names = {run.sources_of(stream) for run in record.runs() if stream in run.spec["streams"]}
+    for stream in record.stream_names:
+        names = dict.fromkeys(run.sources_of(stream) for run in record.runs() if stream in run.stream_names)
         found = {reader for name in names for reader in readers_of_source(others, name, stream)}
         if found:
             yield stream, sorted(found)
@@ -186,7 +189,7 @@ def refuse_change_for_others(old: QueryRecord, wanted: Query, records: Records) 
 def concerned(before: Records, after: Records) -> list[str]:
     """The queries whose processes may differ between two states of all queries: those that have changed, and those that share
     sources with one that has changed or is gone."""
-    changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
+    changed = {name for name in (*before, *after) if before.get(name) != after.get(name)}
     touched = {name for each in (before, after) for one in changed & each.keys() for name in _all_sources(each[one])}
     return sorted(name for name, record in after.items() if name in changed or not touched.isdisjoint(_all_sources(record)))
 

@@ -201,7 +201,7 @@ def make_layout(query: Query, sites: tuple[str, ...], inner: str | None = None) 
 def layout_of(record: QueryRecord, sites: tuple[str, ...]) -> Layout:
     """The layout of the version in charge. Errors as `make_layout`."""
     made = make_layout(record.query, sites, record.inner)
-    others = {stream: record.sources_of(stream) for stream in record.spec["streams"]}
+    others = {stream: record.sources_of(stream) for stream in record.stream_names}
     return replace(made, shared={stream: name for stream, name in others.items() if name != made.plan.query})
 
 

@@ -168,9 +168,14 @@ class QueryRecord:
         return self.sources if self.joined is None else self.joined.of.get(stream, self.sources)
 
     @property
+    def stream_names(self) -> tuple[str, ...]:
+        """The names of its streams; none if this version of boreal cannot read its specification."""
+        return tuple(self.spec.get("streams", ()))
+
+    @property
     def named_sources(self) -> frozenset[str]:
         """The names of all sources that the version in charge reads."""
-        return frozenset(self.sources_of(stream) for stream in self.spec["streams"])
+        return frozenset(self.sources_of(stream) for stream in self.stream_names)
 
     def runs(self) -> list[QueryRecord]:
         """A record for each version that runs, the one in charge first. Its name is the version's: see `inner_name`."""

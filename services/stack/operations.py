@@ -547,7 +547,7 @@ class Operations:
     def _sources_of(self, query: str) -> dict[str, Status]:
         """The statuses of the sources that a query reads, by stream."""
         record, statuses = self.query(query), self.statuses()
-        roles = {stream: f"source.{record.sources_of(stream)}.{stream}" for stream in sorted(record.spec["streams"])}
+        roles = {stream: f"source.{record.sources_of(stream)}.{stream}" for stream in sorted(record.stream_names)}
         return {stream: statuses[role] for stream, role in roles.items() if role in statuses}
 
     def answers(self, name: str) -> dict[str, Any]:
@@ -661,7 +661,7 @@ def _topics_in_use(runs: Collection[QueryRecord]) -> Callable[[str], bool]:
 def _patterns_of_sources(version: QueryRecord) -> list[re.Pattern[str]]:
     """What matches the topics of the logs that the sources of a version write for it."""
     streams: dict[str, list[str]] = {}
-    for stream in sorted(version.spec["streams"]):
+    for stream in sorted(version.stream_names):
         streams.setdefault(version.sources_of(stream), []).append(stream)
     return [source_topics(sources, names) for sources, names in streams.items()]
 
@@ -673,7 +673,7 @@ def _runs_of_others(name: str, records: Mapping[str, QueryRecord]) -> list[Query
 
 def _sources_read(runs: Iterable[QueryRecord]) -> set[str]:
     """The roles of the sources that these versions read."""
-    return {f"source.{run.sources_of(stream)}.{stream}" for run in runs for stream in run.spec["streams"]}
+    return {f"source.{run.sources_of(stream)}.{stream}" for run in runs for stream in run.stream_names}
 
 
 def _known(name: str, records: Mapping[str, QueryRecord]) -> QueryRecord:

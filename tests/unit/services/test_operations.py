@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -76,6 +76,7 @@ def test_a_role_in_a_worker_that_has_joined_runs_though_no_supervisor_says_so(
     roles = {name: RoleReport(3) for name in ("node.q-2.r0", "egress.q.a", "source.other.s")}
     worker = WorkerReport("w", "id", "machine", "1", 3, roles).fields()
     monkeypatch.setattr(operations, "statuses", lambda within_s: {"worker.a.w": worker})
+    monkeypatch.setattr(operations, "queries", lambda: {"q": record(1)})
     assert operations.processes_of("q") == ["egress.q.a", "node.q-2.r0"]
 
 
@@ -230,7 +231,12 @@ class Records(dict[str, QueryRecord]):
     def update(  # type: ignore[override]
         self, name: str, decide: Callable[[QueryRecord | None], QueryRecord], by: str | None = None
     ) -> QueryRecord:
-        self[name] = decide(self.get(name))
+        return self.update_among(name, lambda old, _: decide(old))
+
+    def update_among(
+        self, name: str, decide: Callable[[QueryRecord | None, Mapping[str, QueryRecord]], QueryRecord], by: str | None = None
+    ) -> QueryRecord:
+        self[name] = decide(self.get(name), dict(self))
         return self[name]
 
     def delete(self, name: str, by: str | None = None) -> None:
@@ -280,7 +286,7 @@ def test_a_query_that_is_deleted_takes_its_own_topics_with_it_and_none_that_are_
     site, records = Topics(own | NOT_OURS), Records(shop=QueryRecord("shop", load_query(SHOP).dump(), 1))
     monkeypatch.setattr(operations, "clusters", {"a": site})
     monkeypatch.setattr(operations, "_registry", records)
-    monkeypatch.setattr(operations, "statuses", lambda within_s: {})
+    monkeypatch.setattr(operations, "statuses", lambda within_s=0: {})
     monkeypatch.setattr(module, "RedisCheckpointStore", Checkpoints)
     monkeypatch.setattr(Checkpoints, "is_away", True)
     with pytest.raises(UserError, match="try again"):

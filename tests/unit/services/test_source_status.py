@@ -99,7 +99,7 @@ FIRST = SourceRestart(0, SourcePlace({"s/0": 0}), {}, {"s/0": 0}, BEGINNING)
 
 
 def how(source: SourceIncarnation) -> tuple[bool, str]:
-    status = source.status()
+    status = {**source.status(), "readers": [], "holds": []}
     assert_described(status, {**SOURCE, "ready": PROCESS["ready"]})
     return status["ready"], status["state"]
 
@@ -157,7 +157,8 @@ def test_without_a_token_nothing_can_be_posted_and_the_log_says_so(
 def test_rows_are_posted_under_the_name_of_the_query_whatever_version_takes_them(process: Callable[..., SourceProcess]) -> None:
     for version in (1, 2):
         app = process(version, http_port=1, http_token="0123456789abcdef").make_web_app(cast(PostBox, SimpleNamespace()))
-        assert app is not None and "/q/s/tuples" in {cast(Any, route).path for route in app.routes}
+        assert app is not None and "/{query}/s/tuples" in {cast(Any, route).path for route in app.routes}
+        assert list(process(version).readers.names) == ["q"]
 
 
 def test_a_spool_that_cannot_be_opened_is_told_of_and_the_source_goes_on(

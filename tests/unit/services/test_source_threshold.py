@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
@@ -42,7 +42,8 @@ def test_its_boundaries_follow_a_new_x_of_its_query(layout: Layout) -> None:
     process = object.__new__(SourceProcess)
     process.layout, process.readers = layout, SourceReaders("q", next(iter(layout.plan.sources)).operator, "q")
     incarnation = Incarnation(layout.plan)
-    for name, told in (("other", record("1s")), ("q", record("3s")), ("q", None), ("q", record("3s", policy="delay/delay"))):
+    of_another = replace(record("1s"), name="other")
+    for name, told in (("other", of_another), ("q", record("3s")), ("q", None), ("q", record("3s", policy="delay/delay"))):
         process._take_change(cast(SourceIncarnation, incarnation), lambda: None, name, told)
     assert not incarnation.changes, "that is no new X of this query"
     process._take_change(cast(SourceIncarnation, incarnation), lambda: None, "q", record("500ms"))

@@ -113,6 +113,7 @@ class Full:
         ("POST", "/q/jfk/tuples", b'{"at": 1, "n": 2}', 503, "body"),
         ("GET", "/q/jfk/tuples", b"", 405, "method"),
         ("POST", "/q/lga/tuples", b"{}", 404, "path"),
+        ("POST", "/other/jfk/tuples", b"[{}]", 404, "path"),
     ],
 )
 def test_each_refusal_is_a_problem_document(method: str, path: str, body: bytes, status: int, field: str) -> None:
