@@ -62,7 +62,7 @@ EXPRESSIONS_OVER = Schema.of({
 })  # fmt: skip
 """The columns of the examples of expressions."""
 
-_PARTS = ("Stream", "SourceColumn", "Csv", "Window", "Policy", "Slo", "Records", "Tuning", "FragmentSpec")
+_PARTS = ("Stream", "SourceColumn", "Csv", "Window", "Policy", "Slo", "Records", "SparkPart", "Tuning", "FragmentSpec")
 _TITLES = {
     "Stream": "A stream",
     "SourceColumn": "A column",
@@ -71,6 +71,7 @@ _TITLES = {
     "Policy": "Policy",
     "Slo": "Objective",
     "Records": "Records",
+    "SparkPart": "Operators in Spark",
     "Tuning": "Tuning",
     "FragmentSpec": "A fragment",
 }

@@ -8,7 +8,7 @@ late, ahead, idle, types, lacking of a stream           its source restarts
 tuning, latest, debezium, records                       processes of the query restart together: sources for
                                                         what they read of tuning, the others for all
 the rest of streams; operators, output, shards,         another version takes over
-fragments                                               (`deployment.evolution`)
+fragments, spark                                        (`deployment.evolution`)
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def internal_topics(query: str, names: Iterable[str]) -> re.Pattern[str]:
     """Matches the topics of a query's logs, orders and answers, for all replicas that it has or had. names: its streams and
     operators. It matches no other topics: a user's topic may begin in the same way, such as shop.orders.paid."""
     streams = "|".join(re.escape(escape(name)) for name in names)
-    return re.compile(rf"{re.escape(query)}\.(log\.({streams})(-40\w+)?(\.r\d+)?|(orders|answers)\.r\d+)", re.ASCII)
+    return re.compile(rf"{re.escape(query)}\.(log\.({streams})(-40\w+)?(\.r\d+)?|(orders|own-orders|answers)\.r\d+)", re.ASCII)
 
 
 def source_topics(sources: str, streams: Iterable[str]) -> re.Pattern[str]:

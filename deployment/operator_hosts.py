@@ -19,9 +19,10 @@ from reconcile.engine import LATENCY_GUESS_US, least_threshold_us
 from reconcile.events import InstanceId
 
 
-def orders_topic(query: str, replica: str) -> str:
-    """Name of the topic with the orders of a replica's instances."""
-    return f"{query}.orders.{replica}"
+def orders_topic(query: str, replica: str, own_application: bool = False) -> str:
+    """Name of the topic with the orders of a replica's instances. own_application: see `Plan`. A shared application reads all
+    topics whose names end as those of shared orders do, so these end otherwise."""
+    return f"{query}.{'own-' if own_application else ''}orders.{replica}"
 
 
 def answers_topic(query: str, replica: str) -> str:

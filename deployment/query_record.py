@@ -315,8 +315,8 @@ def with_bucket(query: Query, old: Query | None) -> Query:
     return query.changed(tuning={**query.dump()["tuning"], "bucket": format_duration(bucket)})
 
 
-STRUCTURE = ("streams", "operators", "output", "shards", "fragments")
-"""The fields that determine a query's logs: another version of it has others."""
+STRUCTURE = ("streams", "operators", "output", "shards", "fragments", "spark")
+"""The fields that determine a query's logs and orders: another version of it has others."""
 
 TAKEN_BY_SOURCES = ("late", "ahead", "idle", "types", "lacking")
 """The fields of a stream that its source alone reads. They say which records become rows, and may change: a batch is judged by

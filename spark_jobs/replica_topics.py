@@ -36,7 +36,8 @@ class ReplicaTopics:
         if not self.instances:
             raise UserError("replica", replica, f"{record.inner} has no fragment there that runs in Spark", "name another")
         self.site = self.layout.site_of_replica(replica)
-        self.orders, self.answers = orders_topic(record.inner, replica), answers_topic(record.inner, replica)
+        self.orders = orders_topic(record.inner, replica, self.layout.plan.own_application)
+        self.answers = answers_topic(record.inner, replica)
 
     def wait(self, cluster: Cluster, stopping: threading.Event) -> str | None:
         """Wait until both topics exist. Returns Kafka's id of the orders topic; None if we are stopped before."""

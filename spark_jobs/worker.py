@@ -170,7 +170,7 @@ class ReplicaHosts:
         self._layout = make_layout(load_query(json.loads(task.spec)), task.sites, task.inner)
         self._instances = self._layout.remote_instances(task.replica)
         query = self._layout.plan.query
-        self._topic = orders_topic(query, task.replica)
+        self._topic = orders_topic(query, task.replica, self._layout.plan.own_application)
         self._cluster = Cluster(self._layout.site_of_replica(task.replica), settings, f"spark.{query}.{task.replica}")
         self._store = RedisCheckpointStore(connect_redis(settings.redis), prefix=query)
         self._keeper = CheckpointUploader(self._store)

@@ -163,6 +163,8 @@ class Plan:
     """In which other format it also writes the stable rows; None for none."""
     debezium: bool = False
     """Whether it also writes its changes in Debezium's envelopes."""
+    own_application: bool = False
+    """Whether its operators in Spark share an application with no other query."""
     disorder_us: int = 0
     """How far boundaries may be behind their rows, in event time."""
 

@@ -18,7 +18,7 @@ from boreal.query.parts import parts_of
 from boreal.query.plan import Plan
 from boreal.query.query import Query
 from boreal.query.records import check_records
-from boreal.query.running import Mode, Policy
+from boreal.query.running import Application, Mode, Policy
 from boreal.query.schemas import infer
 from boreal.query.shapes import unbounded_by
 from boreal.query.sharding import natural_key, sharded
@@ -122,6 +122,7 @@ def plan(query: Query, overrides: Overrides = AS_WRITTEN, default_engine: Engine
         notes=tuple(notes),
         latest=query.latest,
         debezium=query.debezium,
+        own_application=query.spark.application is Application.OWN,
         records=query.records,
         disorder_us=max((stream.disorder for stream in query.streams.values()), default=0),
     )

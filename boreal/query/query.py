@@ -14,7 +14,17 @@ from boreal.query.fields import Engines, Model, Name, QueryName, Replicas, Shard
 from boreal.query.messages import user_error
 from boreal.query.records import Records, records_from_text
 from boreal.query.refusals import did_you_mean, refuse
-from boreal.query.running import FragmentSpec, Intervals, Mode, Policy, Slo, Tuning, policy_from_text, slo_from_text
+from boreal.query.running import (
+    FragmentSpec,
+    Intervals,
+    Mode,
+    Policy,
+    Slo,
+    SparkPart,
+    Tuning,
+    policy_from_text,
+    slo_from_text,
+)
 from boreal.query.shapes import AnyOperator, Stream, unbounded_by
 
 
@@ -62,6 +72,7 @@ class Query(Model):
         description="An objective for results within X and for time without tentative results, whose budget is kept. By "
         "default none.",
     )
+    spark: SparkPart = Field(default=SparkPart(), description="How the operators that run in Spark run there.")
     tuning: Tuning = Field(default=Tuning(), description="What most queries leave at its default.")
     latest: bool = Field(
         default=False,

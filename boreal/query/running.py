@@ -259,6 +259,23 @@ def slo_from_text(value: object) -> object:
     return {"objective": objective, **({"window": window} if slash else {})}
 
 
+class Application(StrEnum):
+    """Which Spark application runs the operators of a replica, where queries share applications."""
+
+    SHARED = "shared"
+    OWN = "own"
+
+
+class SparkPart(Model):
+    """How operators run in Spark."""
+
+    application: Application = Field(
+        default=Application.SHARED,
+        description="Where queries share Spark applications, as on a stack with workers: whether this one shares them too, or "
+        "has one of its own for each replica: a JVM, and a core that no other query takes from it.",
+    )
+
+
 class FragmentSpec(Model):
     """A part of the query that one set of replicas runs. What is absent is as in the query."""
 

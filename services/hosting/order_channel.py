@@ -51,7 +51,8 @@ class OrderChannel:
         exit: Callable[[int], None],
     ) -> None:
         self._cluster = cluster
-        self._orders, self._answers = orders_topic(plan.query, replica), answers_topic(plan.query, replica)
+        self._orders = orders_topic(plan.query, replica, plan.own_application)
+        self._answers = answers_topic(plan.query, replica)
         self._instances = list(instances)
         self._partition = {who: at for at, who in enumerate(instances)}
         self._outputs = [{e.operator: e.schema for e in plan.fragment(who.fragment).outputs} for who in instances]

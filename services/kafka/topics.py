@@ -141,7 +141,8 @@ def query_topics(layout: Layout) -> dict[str, list[TopicSpec]]:
     for replica in layout.replicas:
         count = len(layout.remote_instances(replica))
         if count:
-            add(layout.site_of_replica(replica), TopicSpec(orders_topic(query, replica), count, _ORDERS))
+            orders = orders_topic(query, replica, layout.plan.own_application)
+            add(layout.site_of_replica(replica), TopicSpec(orders, count, _ORDERS))
             add(layout.site_of_replica(replica), TopicSpec(answers_topic(query, replica), count, _ANSWERS))
     for site in layout.sites:
         for name in (query, *sorted(layout.named_sources)):

@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from boreal.query.running import Application
 from deployment.placement import HOSTED
 from deployment.supervision import Child
 from services.hosting.process import EXIT_FAILED
@@ -116,10 +117,11 @@ class ProcessRunner:
 
     def _host_for(self, child: Child) -> Workers | JoinedWorkers | None:
         """What a role starts in; None: it has its own process. Where roles share workers, those of one replica number share a
-        Spark application, if Spark runs on this machine: on a cluster each has the executors that it needs."""
+        Spark application, if Spark runs on this machine and their queries do not want one of their own: on a cluster each has
+        the executors that it needs."""
         if self._workers is None or child.kind in HOSTED:
             return self._workers if child.kind in HOSTED else None
-        if child.kind != "spark" or not self._settings.spark.is_local:
+        if child.kind != "spark" or not self._settings.spark.is_local or _has_own_application(child):
             return None
         name = f"spark.{child.command[-1]}"
         if name not in self._applications:
@@ -258,6 +260,12 @@ class ProcessRunner:
         if child.name not in self._links:
             self._links[child.name] = RoleLinks(self._settings.site_names, child.streams)
         return self._links[child.name]
+
+
+def _has_own_application(child: Child) -> bool:
+    """Whether the query of a Spark job wants an application that no other query shares."""
+    assert child.record is not None, "it runs a query"
+    return child.record.query.spark.application is Application.OWN
 
 
 def _is_stopped(pid: int) -> bool:
