@@ -29,6 +29,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
+@pytest.hookimpl(specname="pytest_collection_modifyitems", tryfirst=True)
+def select_what_goes_before(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Before those that are marked `soak` are selected: the tests that they go on from are so, too."""
+    if config.option.markexpr != "soak":
+        return
+    left: set[Path] = set()
+    for item in reversed(items):
+        if item.get_closest_marker("soak") is not None:
+            left.add(item.path)
+        elif item.path in left and item.get_closest_marker("in_order") is not None:
+            item.add_marker("soak")
+
+
 def pytest_collection_finish() -> None:
     """What the imports and the collection made stays for the whole run: collecting garbage must not look through it again and
     again, which is a tenth of the time of tests that compute."""

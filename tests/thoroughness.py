@@ -1,12 +1,25 @@
-"""How much random tests draw. Where BOREAL_THOROUGH is set, as by `make thorough`, five times as much as in `make test`."""
+"""How much random tests draw, and which of many like cases run. Where BOREAL_THOROUGH is set, as by `make thorough`, random
+tests draw ten times as much as in `make test`; `make soak` runs the cases that this leaves out."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
 
 IS_THOROUGH = bool(os.environ.get("BOREAL_THOROUGH"))
 
 
 def some(count: int) -> int:
-    """`count` cases of a thorough run, or a fifth of them."""
-    return count if IS_THOROUGH else -(-count // 5)
+    """`count` cases of a thorough run, or a tenth of them."""
+    return count if IS_THOROUGH else -(-count // 10)
+
+
+def every(nth: int, cases: Iterable[Any]) -> list[Any]:
+    """For `parametrize`, of cases that show the same property: every `nth` runs in `make test`, the first among them, and the
+    others in `make soak`. A tuple is a case of several parameters."""
+    parts = [case if isinstance(case, tuple) else (case,) for case in cases]
+    left = pytest.mark.soak
+    return [pytest.param(*part, marks=() if number % nth == 0 else left) for number, part in enumerate(parts)]

@@ -315,10 +315,11 @@ class Operations:
         # until then it shows what is left to do.
         old = self._update(name, decide, by)
         self.await_ended(name, on_wait)
-        while sources := self._sources_that_name(name):
+        others = _runs_of_others(name, self.queries())
+        while sources := self._sources_that_name(name, _sources_read(run for run in others if not run.paused)):
             on_wait(sources)
             time.sleep(_LOOK_S)
-        in_use = _topics_in_use(_runs_of_others(name, self.queries()))
+        in_use = _topics_in_use(others)
         if old.beside is not None:
             beside = old.run(old.beside.version)
             self._delete_data(beside, lambda site, topics: {t for t in _topics_of_version(beside, topics) if not in_use(t)})
@@ -536,9 +537,10 @@ class Operations:
             on_wait(running)
             time.sleep(_LOOK_S)
 
-    def _sources_that_name(self, query: str) -> list[str]:
-        """The sources that still take a query for one of their readers, and so write dead letters for it."""
-        return sorted(name for name, said in self.statuses().items() if query in said.get("readers", ()))
+    def _sources_that_name(self, query: str, among: Collection[str]) -> list[str]:
+        """Those of these sources that still take a query for one of their readers, and so write dead letters for it."""
+        said = {name: status for name, status in self.statuses().items() if name in among}
+        return sorted(name for name, status in said.items() if query in status.get("readers", ()))
 
     def streams(self, name: str) -> dict[str, dict[str, Any]]:
         """What is known of each stream of a query, with the fields of `deployment.status_fields.SHOWN_QUERY`."""

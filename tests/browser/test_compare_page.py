@@ -14,6 +14,7 @@ import pytest
 from embedded.compare import combinations, compare, prepare_folder
 from embedded.session import RunOptions, make_session
 from tests.browser.chromium import BROWSER, FLAGS, needs_browser
+from tests.thoroughness import every
 
 pytestmark = needs_browser
 
@@ -77,7 +78,7 @@ def browse(page: Path, profile: Path, *options: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
-@pytest.mark.parametrize("width", [1200, 800, 500])
+@pytest.mark.parametrize("width", every(3, [500, 800, 1200]))
 def test_nothing_overflows_or_lies_over_anything_else(compared: Path, tmp_path: Path, width: int) -> None:
     probed = tmp_path / "probed.html"
     without_policy = re.sub(r"<meta http-equiv=.*?>", "", compared.read_text())

@@ -166,6 +166,7 @@ def test_the_budget_of_an_objective_is_shown(up: Up, open_page: OpenPage) -> Non
     assert page.errors == []
 
 
+@pytest.mark.soak
 def test_a_lost_server_is_said_and_found_again(up: Up, open_page: OpenPage) -> None:
     page = open_page(viewport={"width": 1000, "height": 1000})
     page.goto(up.link)

@@ -20,6 +20,7 @@ from boreal.model.errors import CorruptError, ProtocolError
 from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, Origin, RecDone, Start, Undo
 from embedded.file_log import FileLog
 from logs.log import Log, TrimmedError
+from tests.thoroughness import some
 
 ID = LogId("departures.late", "r0", 2)
 ALL = 1 << 30
@@ -399,7 +400,7 @@ KINDS = ["stable", "stable", "stable", "tentative", "boundary", "anchor", "tenta
 steps = st.tuples(st.sampled_from([*KINDS, "zombie", "trim", "trim", "reopen"]), st.integers(1, 4))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=some(200), deadline=None, derandomize=True)
 @given(st.lists(steps, max_size=30))
 def test_a_log_answers_as_a_list_would(fresh_logs, script):
     with closing(fresh_logs()) as logs, patch("logs.index.IDLE_FRAMES", IDLE):

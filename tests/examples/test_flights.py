@@ -23,7 +23,7 @@ from embedded.world import ModelClock
 from examples.flights.prepare import prepare
 from logs.memory_checkpoints import MemoryCheckpointStore
 from logs.memory_log import MemoryLogStore
-from tests.thoroughness import IS_THOROUGH
+from tests.thoroughness import IS_THOROUGH, every
 
 pytestmark = pytest.mark.xdist_group("flights")
 
@@ -155,7 +155,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "sql", "faults", "mode"), CASES)
+@pytest.mark.parametrize(("name", "sql", "faults", "mode"), every(2, CASES))
 def test_a_month_under_faults(month: Path, name: str, sql: str, faults: str, mode: Mode) -> None:
     check(month, name, sql, FAULTS[faults], mode, 5_000)
 

@@ -31,7 +31,7 @@ from tests.harness import (
     stable_of,
     tentative_spans,
 )
-from tests.thoroughness import IS_THOROUGH
+from tests.thoroughness import IS_THOROUGH, every
 
 
 def tentative_rows(ran: Ran, replica: str = "r0") -> int:
@@ -84,7 +84,7 @@ def test_a_failure_longer_than_alpha_x_is_answered_tentatively() -> None:
     assert all(record["missing_inputs"] == ["b"] for record in ran.of("tentative") if record["emitted_ms"] < 4000)
 
 
-@pytest.mark.parametrize(("length", "input_s"), [("1200ms", 6), ("3s", 8), ("8s", 13), ("25s", 30)])
+@pytest.mark.parametrize(("length", "input_s"), every(2, [("1200ms", 6), ("25s", 30), ("8s", 13), ("3s", 8)]))
 def test_process_process_keeps_the_delay_under_x_for_any_length_of_failure(length: str, input_s: int) -> None:
     """Design goals: delay_new < X; Single-node performance: process & process 'ensures that the maximum delay always
     remains below alpha*X (plus p) independently of failure duration'."""
@@ -93,7 +93,7 @@ def test_process_process_keeps_the_delay_under_x_for_any_length_of_failure(lengt
     assert ran.delay_ms < 1000
 
 
-@pytest.mark.parametrize("cut", ["2s", "5s"])
+@pytest.mark.parametrize("cut", every(2, ["5s", "2s"]))
 def test_process_process_keeps_x_though_the_redo_outlasts_it(cut: str) -> None:
     """Stabilization: 'after long failures, the reconciliation itself may last longer than X. A node then cannot suspend
     new tuples while reconciling'; two replicas take turns, so one always answers."""

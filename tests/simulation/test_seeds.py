@@ -6,7 +6,7 @@ import pytest
 
 from simulation.campaign import ScenarioJudge, run_seed
 from simulation.families import make_family_scenario, pauses
-from tests.thoroughness import some
+from tests.thoroughness import every, some
 
 SEEDS = some(200)
 CHUNK = 20
@@ -49,7 +49,7 @@ def test_no_seed_of_a_family_that_few_seeds_draw_breaks_an_invariant(family: str
     assert not broken, "\n".join(broken)
 
 
-@pytest.mark.parametrize("seed", ONCE_BROKEN)
+@pytest.mark.parametrize("seed", every(2, ONCE_BROKEN))
 def test_what_once_broke_stays_mended(seed: int) -> None:
     assert run_seed(seed).violations == []
 

@@ -29,6 +29,7 @@ def test_the_mutant_is_caught(catch: Catch) -> None:
     assert found and not any(str(violation).startswith(MISTAKES) for violation in found)
 
 
+@pytest.mark.soak
 def test_the_named_tests_catch_their_mutants() -> None:
     """Each fails by what it asserts, or by what the production objects do: a mutant that does not fit them any more is none."""
     program = [sys.executable, str(Path(__file__).with_name("named_tests.py")), *NAMED]

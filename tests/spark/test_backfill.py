@@ -142,6 +142,7 @@ def in_order_of_keys(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["window_end"], list(row.values())[2]))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["departures", "weather_delays"])
 def test_a_month_through_the_stack_is_what_duckdb_says_whoever_reads_it(fed: Fed, name: str) -> None:
     deployment = fed.of(name)

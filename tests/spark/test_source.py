@@ -170,6 +170,7 @@ def test_a_stream_of_the_latest_rows_is_a_table_of_keys(
     assert table == {"k0é": (201, False), "k1é": (1, False), "k2é": (None, True)}
 
 
+@pytest.mark.soak
 def test_a_stream_does_not_pass_over_what_is_gone(
     spark: SparkSession, life: Life, kafka: KafkaServer, tmp_path: Path
 ) -> None:

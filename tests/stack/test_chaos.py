@@ -17,7 +17,7 @@ from services.kafka.settings import RedisSettings
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 from tests.stack.test_stack import QUERY, Commands, call, feed, wait_until, windows
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.in_order, pytest.mark.xdist_group("servers")]
 
 
 @pytest.fixture(
@@ -67,6 +67,7 @@ def test_a_replica_may_lose_its_checkpoint_with_its_memory(boreal: Commands) -> 
     wait_until(boreal.is_ready, "it is back")
 
 
+@pytest.mark.soak
 def test_a_stream_is_slow_and_answers_are_late_for_as_long_as_was_said(boreal: Commands) -> None:
     """By REST, as the command does. What is asked for is more than X, so answers are tentative first."""
     said, begun = call(boreal, "POST", "/chaos", {"fault": "slow right by 6s for 15s"})

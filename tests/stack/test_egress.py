@@ -61,6 +61,7 @@ from tests.stack.lives import (
     wait_until,
 )
 from tests.stack.test_debezium import TESTS, read_by
+from tests.thoroughness import every
 
 pytestmark = pytest.mark.usefixtures("servers")
 
@@ -708,7 +709,7 @@ FAILPOINTS = sorted(name for name in failpoints.NAMES if name.startswith("egress
 """Those that an egress passes also if its query has one version."""
 
 
-@pytest.mark.parametrize("name", FAILPOINTS)
+@pytest.mark.parametrize("name", every(2, FAILPOINTS))
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
 def test_killed_between_two_effects(deployed: Deployment, name: str, times: int) -> None:
     process = deployed.begin(f"{name}:{times}")

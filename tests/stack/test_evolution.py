@@ -32,7 +32,7 @@ from tests.registry import RegistryServer
 from tests.stack.lives import records_of, replayed, values_of, wait_until
 from tests.stack.test_stack import PATIENCE_S, Commands
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.in_order, pytest.mark.xdist_group("servers")]
 
 SPEC: dict[str, Any] = {
     "name": "counts",
@@ -356,6 +356,7 @@ def test_the_other_version_is_let_go_and_the_query_evolves_again_into_one_with_o
     assert [version for version, _ in check(cluster, feed)] == [1, 2, 1, 3]
 
 
+@pytest.mark.soak
 def test_a_monitor_that_is_killed_in_each_state_goes_on_with_the_next_step_and_a_cut_in_the_midst_costs_no_row(
     boreal: Commands, cluster: Cluster, feed: Feed, registry: RegistryServer
 ) -> None:

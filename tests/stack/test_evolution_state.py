@@ -36,7 +36,7 @@ from tests.stack.test_evolution import (
 )
 from tests.stack.test_stack import Commands
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.in_order, pytest.mark.xdist_group("servers")]
 
 WINDOW_US = 5 * SECOND_US
 COLUMNS = {1: {"rows"}, 2: {"rows", "total"}, 4: {"rows"}}
@@ -165,6 +165,7 @@ def test_a_version_that_is_given_up_leaves_the_sources_and_the_next_one_shares_t
 LOOK_S = 0.5
 
 
+@pytest.mark.soak
 def test_states_that_depend_on_all_rows_ever_are_handed_on_to_the_same_operators(
     boreal: Commands, cluster: Cluster, feed: Feed
 ) -> None:

@@ -22,7 +22,7 @@ from tests.stack.lives import records_of, values_of, wait_until
 from tests.stack.test_evolution import SECOND_US, SPEC, Feed, apply, home_of, write_spec
 from tests.stack.test_stack import Commands
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.in_order, pytest.mark.xdist_group("servers")]
 
 COMPUTE = {"first": {"rows": "count(*)"}, "second": {"rows": "count(*)", "total": "sum(value)"}}
 

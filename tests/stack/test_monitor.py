@@ -44,6 +44,7 @@ from services.kafka.topics import EVENTS, STATUS, control_topic, ensure, query_t
 from services.monitor.reports import QueryReports
 from services.stack.servers import KafkaServer, RedisServer
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
+from tests.thoroughness import every
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("monitor")]
 
@@ -452,7 +453,7 @@ def test_garbage_on_its_topics_is_passed_over(site: Site):
         assert site.is_running
 
 
-@pytest.mark.parametrize("name", sorted(name for name in failpoints.NAMES if name.startswith("monitor.")))
+@pytest.mark.parametrize("name", every(2, sorted(name for name in failpoints.NAMES if name.startswith("monitor."))))
 def test_a_monitor_that_dies_at_each_step_of_an_evolution_takes_each_step_once(site: Site, name: str):
     """The first life dies at the proposal of a time, the second at the end of the takeover."""
     wider = spec(site.name, operators={"some": {"map": "jfk", "select": {"carrier": "carrier", "other": "carrier"}}})
@@ -498,7 +499,7 @@ def test_a_monitor_that_dies_at_each_step_of_an_evolution_takes_each_step_once(s
         assert (found.version, found.since, found.revision) == (2, proposed.takeover.at, record.revision + 2)
 
 
-@pytest.mark.parametrize("name", sorted(name for name in failpoints.NAMES if name.startswith("monitor.")))
+@pytest.mark.parametrize("name", every(2, sorted(name for name in failpoints.NAMES if name.startswith("monitor."))))
 def test_a_monitor_that_dies_as_it_hands_states_on_names_one_for_good_and_drops_the_others(site: Site, name: str):
     """It waits while there is none. Where it dies before the record names one, the next life may choose another replica's."""
     first = {"each": {"distinct": "jfk", "on": ["carrier"]}}

@@ -38,6 +38,7 @@ from services.stack.servers import KafkaServer
 from tests.registry import RegistryServer
 from tests.stack.lives import Life, boundary, cluster_of, records_of, stable_of, wait_until
 from tests.stack.test_source import SECONDS, Bench
+from tests.thoroughness import every
 
 pytestmark = pytest.mark.xdist_group("schema registry")
 
@@ -470,7 +471,7 @@ def of_version(first_id: int, count: int, columns: dict[str, Any], epoch: int) -
     return Data(Origin("r0", 1), epoch, first_id, batch, False, ((1, 0),), 0)
 
 
-@pytest.mark.parametrize("format", ["avro", "protobuf", "json_schema"])
+@pytest.mark.parametrize("format", every(3, ["avro", "protobuf", "json_schema"]))
 def test_a_version_with_other_columns_has_a_schema_of_its_own_and_one_that_comes_back_its_former_one(
     make_life: Callable[..., Life], alive: RegistryServer, client: SchemaRegistryClient, format: str
 ) -> None:

@@ -204,6 +204,8 @@ def reader() -> str:
 
 
 with_both_clients = pytest.mark.parametrize("reader", ["kafka-python", "librdkafka"])
+with_either_client = pytest.mark.parametrize("reader", ["kafka-python", pytest.param("librdkafka", marks=pytest.mark.soak)])
+"""Where a client only makes the rest happen: with the other one in `make soak`."""
 """Of a test of what the client does: reading, its place, and what its broker does to it."""
 
 
@@ -303,7 +305,7 @@ def test_stopping_is_a_matter_of_moments_and_the_next_life_goes_on(make_bench: C
         "source.between_logs:3",
     ],
 )
-@with_both_clients
+@with_either_client
 def test_a_source_that_is_killed_between_two_effects_loses_and_repeats_nothing(
     make_bench: Callable[..., Bench], failpoint: str
 ) -> None:
@@ -323,7 +325,7 @@ def test_a_source_that_is_killed_between_two_effects_loses_and_repeats_nothing(
     assert {letter["record"] for letter in bench.letters()} == {f"garbage {first}" for first in range(0, 400, 100)}
 
 
-@with_both_clients
+@with_either_client
 def test_a_source_that_is_killed_at_any_time_loses_and_repeats_nothing(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(shards=2)
     bench.send(0, 1, partition=1)
@@ -508,7 +510,7 @@ def test_a_row_an_hour_ahead_costs_its_stream_nothing(make_bench: Callable[..., 
     assert boundaries(bench)[-1] < now_us() and bench.status()["dlq"] == 1
 
 
-@with_both_clients
+@with_either_client
 def test_a_quiet_partition_follows_the_other_and_a_quiet_topic_the_clock(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(idle="2s")
     bench.start()
@@ -614,7 +616,7 @@ def test_logs_are_trimmed_when_nobody_needs_them_and_a_new_life_finds_its_place(
     assert bench.rows()[-60:] == list(range(50, 110))
 
 
-@with_both_clients
+@with_either_client
 def test_records_that_retention_took_are_told_of(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench()
     process = bench.start()
@@ -632,7 +634,7 @@ def test_records_that_retention_took_are_told_of(make_bench: Callable[..., Bench
     bench.wait(lambda: bench.status().get("lost_records") == 5, "status")
 
 
-@with_both_clients
+@with_either_client
 def test_a_topic_that_was_made_anew_while_the_source_was_away_is_read_from_its_beginning(
     make_bench: Callable[..., Bench],
 ) -> None:
@@ -656,7 +658,7 @@ def test_a_topic_that_was_made_anew_while_the_source_was_away_is_read_from_its_b
     assert "reading continues at 0" in bench.log_file.read_text()
 
 
-@with_both_clients
+@with_either_client
 def test_while_its_topic_does_not_exist_a_source_is_not_ready(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench()
     with closing(bench.home.make_admin()) as admin:
@@ -792,7 +794,7 @@ def test_a_source_whose_spool_is_damaged_goes_on_without_it(make_bench: Callable
     assert f"the spool in {spool} cannot be opened" in bench.log_file.read_text()
 
 
-@with_both_clients
+@with_either_client
 def test_a_source_whose_broker_freezes_goes_on_where_it_was(own_kafka: KafkaServer, make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(bootstrap=own_kafka.bootstrap, shards=2)
     process = bench.start()

@@ -21,7 +21,7 @@ from boreal.operators.installed import GROUP
 from tests.installing import EXAMPLE, install, install_example
 from tests.stack.test_stack import Commands, call, wait_until
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.in_order, pytest.mark.xdist_group("servers")]
 
 SITTINGS = """
 CREATE STREAM visits (name string, page string) WITH (topic = 'web.visits', time = 'at', time_unit = 's');
