@@ -65,7 +65,7 @@ soak: $(READY) ## what `make test` leaves out: half an hour without an input, sq
 	$(BIN)/python -m pytest -q -s -m soak
 
 thorough: export BOREAL_THOROUGH = 1
-thorough: $(READY) ## run the random tests with five times as many cases
+thorough: $(READY) ## run the random tests with ten times as many cases
 	$(BIN)/python -m pytest -n $(WORKERS) -q tests/property tests/simulation tests/paper tests/blackbox tests/examples/test_flights.py tests/unit/embedded/live tests/unit/intake tests/unit/deployment tests/unit/api/test_openapi.py
 
 lint: $(READY) ## check style
