@@ -167,6 +167,10 @@ class QueryRecord:
         """What names the source of a stream and its logs."""
         return self.sources if self.joined is None else self.joined.of.get(stream, self.sources)
 
+    def source_role(self, stream: str) -> str:
+        """The name of the role that is a stream's source."""
+        return f"source.{self.sources_of(stream)}.{stream}"
+
     @property
     def stream_names(self) -> tuple[str, ...]:
         """The names of its streams; none if this version of boreal cannot read its specification."""

@@ -549,7 +549,7 @@ class Operations:
     def _sources_of(self, query: str) -> dict[str, Status]:
         """The statuses of the sources that a query reads, by stream."""
         record, statuses = self.query(query), self.statuses()
-        roles = {stream: f"source.{record.sources_of(stream)}.{stream}" for stream in sorted(record.stream_names)}
+        roles = {stream: record.source_role(stream) for stream in sorted(record.stream_names)}
         return {stream: statuses[role] for stream, role in roles.items() if role in statuses}
 
     def answers(self, name: str) -> dict[str, Any]:
@@ -675,7 +675,7 @@ def _runs_of_others(name: str, records: Mapping[str, QueryRecord]) -> list[Query
 
 def _sources_read(runs: Iterable[QueryRecord]) -> set[str]:
     """The roles of the sources that these versions read."""
-    return {f"source.{run.sources_of(stream)}.{stream}" for run in runs for stream in run.stream_names}
+    return {run.source_role(stream) for run in runs for stream in run.stream_names}
 
 
 def _known(name: str, records: Mapping[str, QueryRecord]) -> QueryRecord:

@@ -39,7 +39,7 @@ from formats.frame_records import incarnation_of, is_control
 from logs.log import TrimmedError
 from reconcile.events import Frames, Read, ReadDone, Tail
 from services.kafka.clusters import Cluster, log_retry
-from services.storage.log_partition import Fence, LogPartition, LogRecord, log_record, make_log_consumer
+from services.storage.log_partition import Fence, LogPartition, LogRecord, make_log_consumer
 from services.storage.shared_reader import FEW_RECORDS, MANY_RECORDS, CalmReaders, LogFetch
 
 EVENT_FRAMES = 256
@@ -407,11 +407,10 @@ class _LogFollower(_Worker):
             is_calm = len(fetched.records) < MANY_RECORDS
             self._end = max(self._end, fetched.end)
             try:
-                for record in fetched.records:
-                    if record.offset > self.position:
+                for entry, frame in fetched.frames:
+                    if entry.offset > self.position:
                         raise CorruptError(f"offset {self.position} is missing")
-                    entry = log_record(record)
-                    self._add(entry, codec.decode(entry.value), self._admitted)
+                    self._add(entry, frame, self._admitted)
             except CorruptError:
                 is_calm = False  # its own thread finds the damage again, and reports it
             self._hand_over_waiting()

@@ -22,14 +22,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError
 
+from boreal.model import codec
+from boreal.model.frames import Frame
 from services.kafka.clusters import Cluster, log_retry
-from services.storage.log_partition import FetchSize, make_log_consumer
+from services.storage.log_partition import FetchSize, LogRecord, log_record, make_log_consumer
 
 CALM_S = 2.0
 """How long few records must have come before a log is shared."""
@@ -47,9 +50,9 @@ _CLOSE_S = 2.0
 _logger = logging.getLogger("boreal.follow")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LogFetch:
-    """What a fetch says of a log."""
+    """What a fetch says of a log: the same to all its members."""
 
     start: int
     """The first offset that was asked for."""
@@ -59,6 +62,12 @@ class LogFetch:
     """The offset up to which everything has been read: what is between it and the last record is no record for readers."""
     end: int
     """The end of the log, as of the fetch."""
+
+    @cached_property
+    def frames(self) -> list[tuple[LogRecord, Frame]]:
+        """The records of a log of ours, each with its frame: decoded once for all instances that read the log. CorruptError if
+        one of them is damaged."""
+        return [(entry, codec.decode(entry.value)) for entry in map(log_record, self.records)]
 
 
 class Member(Protocol):
