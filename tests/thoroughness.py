@@ -20,6 +20,9 @@ def some(count: int) -> int:
 def every(nth: int, cases: Iterable[Any]) -> list[Any]:
     """For `parametrize`, of cases that show the same property: every `nth` runs in `make test`, the first among them, and the
     others in `make soak`. A tuple is a case of several parameters."""
-    parts = [case if isinstance(case, tuple) else (case,) for case in cases]
-    left = pytest.mark.soak
-    return [pytest.param(*part, marks=() if number % nth == 0 else left) for number, part in enumerate(parts)]
+    found = []
+    for number, case in enumerate(cases):
+        values = getattr(case, "values", case)  # a case may be a pytest.param
+        parts, id_ = (values if isinstance(values, tuple) else (values,)), getattr(case, "id", None)
+        found.append(pytest.param(*parts, id=id_, marks=() if number % nth == 0 else pytest.mark.soak))
+    return found

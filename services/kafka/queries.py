@@ -131,7 +131,7 @@ class QueryRegistry:
         deadline = time.monotonic() + ANSWERED_WITHIN_MS / 1_000
         with closing(self._cluster.make_consumer(read_committed=True, bootstrap_timeout_ms=ANSWERED_WITHIN_MS)) as consumer:
             consumer.assign([_PARTITION])
-            end = consumer.end_offsets([_PARTITION])[_PARTITION]
+            end = consumer.end_offsets([_PARTITION], timeout_ms=ANSWERED_WITHIN_MS)[_PARTITION]
             consumer.seek_to_beginning(_PARTITION)
             while consumer.position(_PARTITION) < end:
                 if time.monotonic() > deadline:

@@ -16,6 +16,7 @@ from simulation.hunt import MISTAKES, Catch, hunt
 from simulation.mutants import MUTANTS, mutated
 from simulation.mutants.registry import Owner
 from simulation.report import TABLE, read_table, table
+from tests.thoroughness import every
 
 ROOT = Path(__file__).parents[2]
 ROWS = read_table(TABLE.read_text(encoding="utf-8"))
@@ -23,7 +24,7 @@ CATCHES = {name: catch for name, catch in ROWS.items() if catch is not None}
 NAMED = [mutant.name for mutant in MUTANTS.values() if mutant.caught_by is not None]
 
 
-@pytest.mark.parametrize("catch", CATCHES.values(), ids=lambda catch: catch.mutant)
+@pytest.mark.parametrize("catch", every(2, CATCHES.values()), ids=lambda catch: catch.mutant)
 def test_the_mutant_is_caught(catch: Catch) -> None:
     found = run_seed(catch.seed, catch.mutant).violations
     assert found and not any(str(violation).startswith(MISTAKES) for violation in found)

@@ -32,6 +32,7 @@ from services.storage.redis_checkpoints import RedisCheckpointStore, connect_red
 from spark_jobs.worker import WARM_UP
 from tests.servers import make_certificates
 from tests.spark.jobs import READY_S, ROOT, Script, SparkJob, environment_of, is_alive, jvm_of, query_named, wait_until
+from tests.thoroughness import every
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
@@ -75,7 +76,7 @@ def bench(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
         store.close()
 
 
-@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("mode", every(3, Mode))
 def test_a_job_answers_as_a_host_beside_us_does(bench: Bench, mode: Mode) -> None:
     bench.begin(mode)
     bench.go_on(60)

@@ -195,6 +195,7 @@ def feeding(broker: AuthorisingKafka) -> Iterator[None]:
             thread.join()
 
 
+@pytest.mark.soak
 def test_what_is_printed_is_enough_and_what_is_left_out_of_it_is_named(
     broker: AuthorisingKafka, admin: KafkaAdminClient, installation: Installation, tmp_path: Path
 ) -> None:

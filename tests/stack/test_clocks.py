@@ -75,6 +75,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
             yield Bench(deployment, feeder, ear)
 
 
+@pytest.mark.soak
 def test_seven_seconds_between_machines_make_nothing_tentative_and_nothing_late(bench: Bench) -> None:
     deployment = bench.deployment
     assert isinstance(deployment, WrongWalls)

@@ -297,6 +297,7 @@ def table_of(cluster: Cluster, topic: str) -> dict[str, int]:
     return table
 
 
+@pytest.mark.soak
 def test_flinks_connector_upsert_kafka_and_connects_converter_read_q_latest(cluster: Cluster, fresh_name: str) -> None:
     """What they make rows and deletions of records by, through an UNDO that leaves a key without a row."""
     ensure(cluster, [TopicSpec(f"{fresh_name}.{which}", 1) for which in ("out", "stable", "latest")])

@@ -341,6 +341,7 @@ def test_a_rollback_while_the_egress_is_killed_gives_the_former_rows_again_each_
     assert [version for version, _ in check(cluster, feed)] == [1, 2, 1]
 
 
+@pytest.mark.soak
 def test_the_other_version_is_let_go_and_the_query_evolves_again_into_one_with_other_shards(
     boreal: Commands, cluster: Cluster, feed: Feed
 ) -> None:

@@ -161,6 +161,7 @@ def test_the_deletion_of_the_query_that_began_a_source_disturbs_no_other_reader(
     wait_until(lambda: letters(cluster, "second") == ["no row", "none either"], "the source knows who reads it", every_s=0.2)
 
 
+@pytest.mark.soak
 def test_a_query_of_the_same_name_joins_what_is_left_if_it_has_all_rows(boreal: Commands, cluster: Cluster, feed: Feed) -> None:
     apply(boreal, spec_of("first"))
     assert sources(boreal) == ["source.first.left", "source.first.right"]
@@ -181,6 +182,7 @@ def test_a_query_has_sources_of_its_own_for_what_the_logs_no_longer_have(
     await_more(cluster, feed, "first", "second")
 
 
+@pytest.mark.soak
 def test_a_paused_query_holds_its_rows_while_others_go_on(boreal: Commands, cluster: Cluster, feed: Feed) -> None:
     boreal.run("query", "pause", "first")
     await_more(cluster, feed, "second")

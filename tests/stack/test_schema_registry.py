@@ -216,7 +216,10 @@ def boundaries(bench: Bench) -> list[int]:
     return [frame.time for frame in bench.logs()[0] if isinstance(frame, Boundary)]
 
 
-@pytest.mark.parametrize("failpoint", ["source.between_announcements:2", "source.announced:2", "source.between_logs:2"])
+FAILPOINTS = [f"source.{name}:2" for name in ("announced", "between_announcements", "between_logs")]
+
+
+@pytest.mark.parametrize("failpoint", every(3, FAILPOINTS))
 def test_a_schema_that_was_unknown_stays_so_for_its_batch_if_it_is_repeated_after_a_crash(
     make_bench: Callable[..., Bench], alive: RegistryServer, client: SchemaRegistryClient, failpoint: str
 ) -> None:

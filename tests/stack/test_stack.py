@@ -610,7 +610,7 @@ def test_up_brings_back_what_there_was(boreal: Commands) -> None:
 def test_a_fault_of_one_line_shows_tentative_rows_and_is_undone(boreal: Commands) -> None:
     with CorrectedStream("counts", boreal.status()["kafka"]["a"]) as stream:
         list(stream.changes(until="now"))
-        assert boreal.run("fault", "cut", "left", "for", "25s").stdout.startswith("cut counts.left for 25s")
+        assert boreal.run("fault", "cut", "left", "for", "15s").stdout.startswith("cut counts.left for 15s")
         feed(boreal, 1_700_000_015, 3)
         assert windows(boreal, 17) == [f"{second}" for second in range(20, 37)]
         changes = list(stream.changes(until="now"))

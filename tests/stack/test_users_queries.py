@@ -87,6 +87,7 @@ def stable_rows(boreal: Commands, query: str, count: int) -> list[dict[str, Any]
     return rows
 
 
+@pytest.mark.soak
 def test_a_query_in_sql_finds_sessions_of_rows_that_come_once_with_what_a_compacted_topic_says(
     boreal: Commands, tmp_path: Path
 ) -> None:
