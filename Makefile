@@ -46,7 +46,7 @@ demo: $(DEMO_READY) ## run the flights with an airport cut off, and show what ha
 test browser faults soak: export PYTHONDONTWRITEBYTECODE =
 
 # The tests are collected once before: the workers would each rewrite the assertions of all of them, at the same time.
-test: $(READY) ## run all tests
+test: $(READY) ## run the tests
 	$(BIN)/python -m services.hosting.fetch
 	$(BIN)/python -m services.stack.class_archive & $(BIN)/python -m pytest --collect-only -q >/dev/null; wait $$!
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q
@@ -61,7 +61,7 @@ faults: $(READY) ## break real processes in every known way, and write the figur
 	@mkdir -p out && rm -f out/faults.md
 	BOREAL_FAULTS_TABLE=out/faults.md $(BIN)/python -m pytest -q -m "soak or not soak" tests/stack/test_faults.py tests/stack/test_sites.py tests/stack/test_worker_faults.py tests/stack/test_joined_workers.py tests/spark/test_deployment_faults.py
 
-soak: $(READY) ## what `make test` leaves out: half an hour without an input, squeezed, and the rarer faults
+soak: $(READY) ## what `make test` leaves out: half an hour without an input, squeezed, the rarer faults, and more like cases
 	$(BIN)/python -m pytest -q -s -m soak
 
 thorough: export BOREAL_THOROUGH = 1
