@@ -156,6 +156,7 @@ def test_stable_rows_come_once_in_small_batches_too(
     assert [n for n, _ in taken.rows][6:] == [6.0]
 
 
+@pytest.mark.soak
 def test_a_stream_of_the_latest_rows_is_a_table_of_keys(
     spark: SparkSession, life: Life, kafka: KafkaServer, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def boreal(tmp_path_factory: pytest.TempPathFactory, servers: Path, request: pyt
     commands.run("down")
 
 
+@pytest.mark.soak
 def test_a_replica_may_lose_its_checkpoint_with_its_memory(boreal: Commands) -> None:
     feed(boreal, 1_700_000_000, 3)
     with closing(connect_redis(RedisSettings(url=boreal.status()["redis"]))) as client:

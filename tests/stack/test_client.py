@@ -329,6 +329,7 @@ def test_a_dead_site_is_left_for_the_other(sites: dict[str, KafkaServer], both: 
         assert isinstance(row, Stable) and (row.id, row.data["n"], row.site) == (2, 2, "b")
 
 
+@pytest.mark.soak
 def test_an_unreachable_site_is_silence(sites: dict[str, KafkaServer], both: dict[str, Life]) -> None:
     bootstrap = {site: server.bootstrap for site, server in sites.items()}
     sites["a"].kill()

@@ -762,6 +762,7 @@ def test_what_is_posted_while_the_broker_is_down_is_spooled_and_drained_in_order
     assert bench.rows() == expected and process.poll() is None
 
 
+@pytest.mark.soak
 def test_a_full_spool_refuses_what_is_posted_and_what_is_left_in_it_comes_first_in_the_next_life(
     own_kafka: KafkaServer, make_bench: Callable[..., Bench]
 ) -> None:

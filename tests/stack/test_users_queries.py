@@ -111,6 +111,7 @@ def test_a_query_in_sql_finds_sessions_of_rows_that_come_once_with_what_a_compac
     ]  # fmt: skip
 
 
+@pytest.mark.soak
 def test_a_tombstone_in_a_compacted_topic_deletes_a_row_of_the_table_from_its_time_on(boreal: Commands, tmp_path: Path) -> None:
     address = boreal.status()["kafka"]["a"]
     with closing(KafkaAdminClient(bootstrap_servers=address)) as admin:

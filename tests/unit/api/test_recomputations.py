@@ -157,6 +157,7 @@ def test_rows_are_fetched_when_they_are_there_and_may_be_shown(tmp_path: Path) -
     jobs.close()
 
 
+@pytest.mark.soak
 def test_a_span_without_rows_is_no_verification(fed: Fed) -> None:
     eventually(lambda: time.time() * 1_000 > fed.end_ms + 4_000)
     done = fed.begin("verifications", "empty", since_ms=fed.end_ms + 2_000, until_ms=fed.end_ms + 4_000)

@@ -167,7 +167,7 @@ def test_the_earliest_time_is_the_first_for_which_no_row_is_lacking(ran: Callabl
         assert any(before[name] < reached for name, reached in reach.items()), "an earlier time would have done"
 
 
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("name", every(2, QUERIES))
 def test_what_the_last_anchors_need_is_all_that_later_results_depend_on(ran: Callable[[str], Ran], name: str):
     """So a version that reads the logs from there on gives them (`deployment.shared_sources`)."""
     faulted = ran(name)

@@ -20,7 +20,7 @@ from intake.intake import Intake, SourceStream
 from intake.place import SourcePlace
 from intake.user_records import PartitionRecords
 from tests.examples.test_shop import EXAMPLES
-from tests.thoroughness import IS_THOROUGH, every
+from tests.thoroughness import every
 
 START = round(FIRST_DAY.timestamp() * 1e6)
 TICK_S = 0.2
@@ -132,12 +132,7 @@ OUTAGES = {
 
 @pytest.mark.parametrize(
     ("stream", "outage"),
-    [
-        (stream, outage)
-        for stream in ("orders", "payments", "clicks")
-        for outage in OUTAGES
-        if IS_THOROUGH or (stream == "clicks" and outage != "none") or outage in ("all partitions", "one after the other")
-    ],
+    every(3, [(stream, outage) for stream in ("clicks", "orders", "payments") for outage in OUTAGES]),
 )
 def test_by_default_only_what_is_late_or_ahead_by_itself_is_refused(stream: str, outage: str) -> None:
     records = make(1, SHOP_SECONDS)
