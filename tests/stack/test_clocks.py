@@ -17,7 +17,7 @@ from deployment.supervision import Child
 from services.kafka.topics import CLOCK
 from tests.stack.breaking import QUERY, Bench, Ear
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.soak, pytest.mark.xdist_group("servers")]
 
 CLOCKS: dict[str, Any] = {
     **QUERY,
@@ -75,7 +75,6 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
             yield Bench(deployment, feeder, ear)
 
 
-@pytest.mark.soak
 def test_seven_seconds_between_machines_make_nothing_tentative_and_nothing_late(bench: Bench) -> None:
     deployment = bench.deployment
     assert isinstance(deployment, WrongWalls)
