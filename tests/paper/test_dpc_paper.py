@@ -317,6 +317,7 @@ def test_undo_redo_redoes_the_state_too_and_checkpoint_redo_does_not() -> None:
         assert most - least == pytest.approx(0.6 * 300, abs=40)
 
 
+@pytest.mark.soak
 def test_undo_redo_takes_longer_the_larger_the_state_and_checkpoint_redo_does_not() -> None:
     """Reconciliation, the figure: 'undo/redo takes longer to reconcile primarily because it must rebuild the state'."""
     assert max(redone("undo_redo", "2s")) > max(redone("undo_redo", "500ms")) + 100

@@ -116,6 +116,7 @@ def numbers_of_client(life: Life, kafka: KafkaServer, view: str) -> list[int]:
         return list(stream.frame(view).to_arrow().column("n").to_pylist())
 
 
+@pytest.mark.soak
 def test_a_restarted_stream_neither_repeats_nor_loses(
     spark: SparkSession, life: Life, kafka: KafkaServer, tmp_path: Path
 ) -> None:

@@ -324,6 +324,7 @@ def test_a_version_with_another_column_takes_over_and_no_row_is_lost_or_repeated
     assert summary["name"] == "counts", "the versions are no queries of their own"
 
 
+@pytest.mark.soak
 def test_a_rollback_while_the_egress_is_killed_gives_the_former_rows_again_each_once(
     boreal: Commands, cluster: Cluster, feed: Feed
 ) -> None:
