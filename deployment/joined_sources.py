@@ -26,6 +26,7 @@ from boreal.model.durations import parse_duration
 from boreal.model.errors import UserError
 from boreal.query.planner import plan
 from boreal.query.spec import Query
+from deployment.evolution import EARLIEST
 from deployment.query_record import (
     TAKEN_BY_SOURCES,
     TUNING_OF_SOURCES,
@@ -35,15 +36,13 @@ from deployment.query_record import (
     public_name,
 )
 
-_EARLIEST = "earliest"
-
 Records = Mapping[str, QueryRecord]
 """All queries, by name."""
 
 
 def join(record: QueryRecord, records: Records) -> QueryRecord:
     """The record of a query that is created, with the sources that it joins. UserError if it cannot be planned."""
-    query, others = record.query, [other for name, other in sorted(records.items()) if name != record.name]
+    query, others = record.query, _others(record, records)
     of: dict[str, str] = {}
     for stream in sorted({edge.operator for edge in plan(query).sources}):
         candidates = [run for other in others for run in _serving(other) if stream in run.stream_names]
@@ -58,9 +57,8 @@ def settled(record: QueryRecord, held: Collection[str], records: Records) -> Que
     own."""
     if record.joined is None or record.joined.claimed:
         return record
-    others = [other for name, other in sorted(records.items()) if name != record.name]
     of = {stream: name for stream, name in record.joined.of.items() if stream in held}
-    return replace(_with_sources(record, of, others, claimed=True), revision=record.revision + 1)
+    return replace(_with_sources(record, of, _others(record, records), claimed=True), revision=record.revision + 1)
 
 
 def _with_sources(record: QueryRecord, of: Mapping[str, str], others: Iterable[QueryRecord], claimed: bool) -> QueryRecord:
@@ -74,6 +72,11 @@ def _with_sources(record: QueryRecord, of: Mapping[str, str], others: Iterable[Q
     return replace(record, joined=joined, versions=max(record.versions, number))
 
 
+def _others(record: QueryRecord, records: Records) -> list[QueryRecord]:
+    """All queries but this one, by name."""
+    return [other for name, other in sorted(records.items()) if name != record.name]
+
+
 def _serving(other: QueryRecord) -> list[QueryRecord]:
     """The versions of a query whose sources others may join. Those of a paused one may be about to go."""
     return [] if other.paused or other.leaves else other.runs()
@@ -82,8 +85,7 @@ def _serving(other: QueryRecord) -> list[QueryRecord]:
 def _reads_alike(query: Query, run: QueryRecord, stream: str) -> bool:
     """Whether a version reads a stream from the beginning, in exactly the way of a query: nothing that its source does, or
     writes, would differ."""
-    began = run.shared.start if run.shared is not None else run.start
-    if (run.joined is None or stream not in run.joined.of) and began != _EARLIEST:
+    if _began(run, stream)[1] != EARLIEST:
         return False
     dumped = query.dump()
     if dumped["streams"][stream] != run.spec["streams"][stream] or _tuning(dumped) != _tuning(run.spec):
@@ -94,6 +96,14 @@ def _reads_alike(query: Query, run: QueryRecord, stream: str) -> bool:
     except UserError:
         return False  # it runs where its operators are installed
     return query.intervals == other.intervals and edges[0] == edges[1]
+
+
+def _began(run: QueryRecord, stream: str) -> tuple[int, str]:
+    """For the source of a stream that a version reads: the version that began it, of the same query, and from where it reads
+    the topic. Of one that was joined, which has read from the beginning, the version that reads it."""
+    if run.joined is not None and stream in run.joined.of:
+        return run.version, EARLIEST
+    return (run.shared.version, run.shared.start) if run.shared is not None else (run.version, run.start)
 
 
 def _tuning(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,11 +119,7 @@ def record_of_source(records: Iterable[QueryRecord], name: str, stream: str) -> 
     readers = [run for _, run in _readers(records, name, stream)]
     if not readers:
         return None
-    first, version, start = readers[0], readers[0].version, readers[0].start
-    if first.joined is not None and stream in first.joined.of:
-        start = _EARLIEST
-    elif first.shared is not None:
-        version, start = first.shared.version, first.shared.start
+    first, (version, start) = readers[0], _began(readers[0], stream)
     thresholds = [run.spec["delay_threshold"] for run in readers]
     shortest = min(thresholds, key=lambda text: parse_duration(text, "delay_threshold"))
     spec = {**first.spec, "delay_threshold": shortest}
@@ -163,7 +169,7 @@ class SourceReaders:
 
 def other_readers(record: QueryRecord, records: Records) -> Iterator[tuple[str, list[str]]]:
     """For each stream of a query that others read from the same source, the names of these."""
-    others = [other for name, other in sorted(records.items()) if name != record.name]
+    others = _others(record, records)
     for stream in record.stream_names:
         names = dict.fromkeys(run.sources_of(stream) for run in record.runs() if stream in run.stream_names)
         found = {reader for name in names for reader in readers_of_source(others, name, stream)}

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from deployment.joined_sources import readers_of_source
 from deployment.layout import Layout
@@ -50,9 +50,9 @@ class _Claim:
     record: QueryRecord
     name: str  # of the claim
     began_at: int
-    roles: dict[str, str]  # stream by the name of its source's role
-    logs: dict[str, tuple[str, ...]]  # by the name of the sources
-    held: set[str] = field(default_factory=set)  # streams
+    roles: dict[str, str]  # stream by the name of its source's role, but for sources of its own
+    logs: dict[str, tuple[str, ...]]  # by the name of the sources, of the same streams
+    held: set[str]  # streams: those that were answered for, and those with sources of its own, which nobody trims yet
     next_at: int = 0
     is_looked_at: bool = False
 
@@ -69,12 +69,15 @@ class StreamClaims:
         if record is None or record.joined is None or record.joined.claimed or layout is None:
             self._claims.pop(name, None)
         elif known is None or known.record.joined != record.joined or known.record.spec != record.spec:
-            roles = {layout.source_role(stream): stream for stream in record.joined.of}
+            own = {stream for stream, sources in record.joined.of.items() if public_name(sources) == name}
+            roles: dict[str, str] = {}
             logs: dict[str, tuple[str, ...]] = {}
-            for stream, sources in record.joined.of.items():
-                logs[sources] = (*logs.get(sources, ()), *(log.key for _, log in layout.source_logs(stream)))
+            for stream, sources in sorted(record.joined.of.items()):
+                if stream not in own:
+                    roles[layout.source_role(stream)] = stream
+                    logs[sources] = (*logs.get(sources, ()), *(log.key for _, log in layout.source_logs(stream)))
             # The time makes the name unique: what a source says of an earlier claim does not count for this one.
-            self._claims[name] = _Claim(record, f"{name}.{record.revision}.{now}", now, roles, logs)
+            self._claims[name] = _Claim(record, f"{name}.{record.revision}.{now}", now, roles, logs, own)
         else:
             known.record, known.is_looked_at = record, False
 
@@ -104,17 +107,15 @@ class StreamClaims:
             return []
         joined = claim.record.joined
         assert joined is not None, "it claims"
-        own = {stream for stream, name in joined.of.items() if public_name(name) == claim.record.name}
-        free = claim.held | own
-        if free < joined.of.keys() and now - claim.began_at >= CLAIM_WITHIN_US:
+        free = set(claim.held)
+        if free < joined.of.keys():
+            if now - claim.began_at < CLAIM_WITHIN_US:
+                if now < claim.next_at:
+                    return []
+                claim.next_at = now + ASK_US
+                return [AskToHold(name, keys, claim.name) for name, keys in sorted(claim.logs.items())]
             # Sources that nobody else reads do not run, so they trim nothing.
             others = [each for name, each in records.items() if name != claim.record.name and not each.paused]
             free |= {stream for stream, name in joined.of.items() if not readers_of_source(others, name, stream)}
-        elif free < joined.of.keys():
-            if now < claim.next_at:
-                return []
-            claim.next_at = now + ASK_US
-            asked = [(name, keys) for name, keys in sorted(claim.logs.items()) if public_name(name) != claim.record.name]
-            return [AskToHold(name, keys, claim.name) for name, keys in asked]
         claim.is_looked_at = True
         return [LookForRows(claim.record, tuple(sorted(free)))]

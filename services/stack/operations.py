@@ -213,7 +213,7 @@ class Operations:
             on_wait(waits_for)
             time.sleep(_LOOK_S)
         in_use = _topics_in_use([*record.runs(), *_runs_of_others(record.name, self.queries())])
-        self._delete_data(version, lambda site, topics: {t for t in _topics_of_version(version, topics) if not in_use(t)})
+        self._delete_data(version, lambda site, topics: _topics_of_version(version, topics), in_use)
         return self._update(record.name, lambda old: let_go(self._checked(record.name, old, accept_any)), by)
 
     def _prepare_version(self, version: QueryRecord) -> None:
@@ -222,9 +222,7 @@ class Operations:
         inputs = self._inputs([version.query])
         with reaching(self.settings):
             found = {site: examine(self.clusters[site], specs, inputs[site]) for site, specs in query_topics(layout).items()}
-            refuse([wrong for findings in found.values() for wrong in findings.problems])
-            for site, findings in found.items():
-                create(self.clusters[site], findings.absent)
+            self._create_absent(found)
 
     def check(self, query: Query) -> Query:
         """The query as `apply` would run it. UserError if it would not."""
@@ -322,10 +320,8 @@ class Operations:
         in_use = _topics_in_use(others)
         if old.beside is not None:
             beside = old.run(old.beside.version)
-            self._delete_data(beside, lambda site, topics: {t for t in _topics_of_version(beside, topics) if not in_use(t)})
-        self._delete_data(
-            old.run(old.version), lambda site, topics: [t for t in self._topics_of(old, site, topics) if not in_use(t)]
-        )
+            self._delete_data(beside, lambda site, topics: _topics_of_version(beside, topics), in_use)
+        self._delete_data(old.run(old.version), lambda site, topics: self._topics_of(old, site, topics), in_use)
         with reaching(self.settings):
             self._registry.delete(name, by)
 
@@ -334,13 +330,18 @@ class Operations:
         with _reaching_redis(), closing(connect_redis(self.settings.redis)) as client:
             RedisCheckpointStore(client, prefix=record.inner).forget(instances)
 
-    def _delete_data(self, version: QueryRecord, choose: Callable[[str, Iterable[str]], Collection[str]]) -> None:
-        """Delete the checkpoints of a version, and the topics that are chosen from those of a site."""
+    def _delete_data(
+        self,
+        version: QueryRecord,
+        choose: Callable[[str, Iterable[str]], Iterable[str]],
+        in_use: Callable[[str], bool],
+    ) -> None:
+        """Delete the checkpoints of a version, and the topics that are chosen from those of a site, but for those in use."""
         with reaching(self.settings):
             for site, cluster in self.clusters.items():
                 with closing(cluster.make_admin()) as admin:
                     topics = choose(site, admin.list_topics())
-                delete(cluster, sorted(topics))
+                delete(cluster, sorted(topic for topic in topics if not in_use(topic)))
         with _reaching_redis(), closing(connect_redis(self.settings.redis)) as client:
             RedisCheckpointStore(client, prefix=version.name).forget()
 
@@ -412,10 +413,14 @@ class Operations:
         settings: it names all of them."""
         with reaching(self.settings):
             found = self._examined(self._inputs(queries), layouts or [self.layout(query) for query in queries])
-            refuse([wrong for findings in found.values() for wrong in findings.problems])
-            for site, findings in found.items():
-                create(self.clusters[site], findings.absent)
+            self._create_absent(found)
         return {site: [spec.name for spec in findings.absent] for site, findings in found.items()}
+
+    def _create_absent(self, found: Mapping[str, TopicFindings]) -> None:
+        """Create what each site lacks; UserError, and nothing is created, if a site has topics with other settings."""
+        refuse([wrong for findings in found.values() for wrong in findings.problems])
+        for site, findings in found.items():
+            create(self.clusters[site], findings.absent)
 
     def landing(self, queries: Sequence[Query]) -> dict[str, Landing]:
         """What each site's Kafka has and needs for the installation and these queries. Changes nothing."""
