@@ -19,11 +19,8 @@ pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("serve
 
 @pytest.fixture
 def boreal(tmp_path: Path, servers: Path) -> Iterator[Commands]:
-    commands = Commands(tmp_path / "data")
-    commands.begin("up")
-    commands.guard()
-    yield commands
-    commands.run("down")
+    with Commands(tmp_path / "data").up() as commands:
+        yield commands
 
 
 def test_a_native_query_evolves_into_one_in_spark_and_no_row_is_lost_or_repeated(boreal: Commands) -> None:

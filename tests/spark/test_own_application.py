@@ -23,11 +23,8 @@ def in_spark(name: str, **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def boreal(tmp_path_factory: pytest.TempPathFactory, servers: Path) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("own") / "data")
-    commands.begin("up", "--workers", "2")
-    commands.guard()
-    yield commands
-    commands.run("down")
+    with Commands(tmp_path_factory.mktemp("own") / "data").up("--workers", "2") as commands:
+        yield commands
 
 
 @pytest.fixture(scope="module")

@@ -25,14 +25,11 @@ pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.in_order, pytest.m
     params=[pytest.param("0", id="own processes"), pytest.param("2", id="workers", marks=pytest.mark.soak)],
 )
 def boreal(tmp_path_factory: pytest.TempPathFactory, servers: Path, request: pytest.FixtureRequest) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("chaos") / "data")
-    commands.begin("up", "--allow-chaos", "--workers", request.param)
-    commands.guard()
-    path = commands.data.parent / "counts.yaml"
-    path.write_text(f"{QUERY}tuning: {{checkpoint_interval: 1s}}\n")
-    commands.json("query", "apply", str(path))
-    yield commands
-    commands.run("down")
+    with Commands(tmp_path_factory.mktemp("chaos") / "data").up("--allow-chaos", "--workers", request.param) as commands:
+        path = commands.data.parent / "counts.yaml"
+        path.write_text(f"{QUERY}tuning: {{checkpoint_interval: 1s}}\n")
+        commands.json("query", "apply", str(path))
+        yield commands
 
 
 @pytest.mark.soak

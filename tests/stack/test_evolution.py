@@ -56,6 +56,11 @@ KEYS: tuple[str, ...] = ("a", "b", "c")
 SECOND_US = 1_000_000
 
 
+def without_other_topics(spec: dict[str, Any]) -> dict[str, Any]:
+    """The query with no topics of results but q.out and q.stable."""
+    return {key: value for key, value in spec.items() if key not in ("records", "debezium")}
+
+
 def spec_of(**compute: str) -> dict[str, Any]:
     """The query with other columns."""
     per_key = {**SPEC["operators"]["per_key"], "compute": compute}
@@ -131,11 +136,8 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServe
 @pytest.fixture(scope="module")
 def boreal(tmp_path_factory: pytest.TempPathFactory, servers: Path, registry: RegistryServer) -> Iterator[Commands]:
     variables = {"BOREAL_REGISTRIES__MAIN__URL": registry.url}
-    commands = Commands(tmp_path_factory.mktemp("evolution") / "data", variables)
-    commands.begin("up", "--allow-chaos")
-    commands.guard()
-    yield commands
-    commands.run("down")
+    with Commands(tmp_path_factory.mktemp("evolution") / "data", variables).up("--allow-chaos") as commands:
+        yield commands
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,7 @@ from tests.stack.test_evolution import (
     given,
     home_of,
     settings_of,
+    without_other_topics,
     write_spec,
 )
 from tests.stack.test_stack import Commands
@@ -49,16 +50,13 @@ def spec_of(compute: dict[str, str], **changes: Any) -> dict[str, Any]:
     window = {"tumbling": "5s"}
     per_key = {"aggregate": "all", "window": window, "by": ["key"], "compute": compute}
     spec = {**SPEC, "operators": {**SPEC["operators"], "per_key": per_key}, "tuning": {**SPEC["tuning"], "history": "1ms"}}
-    return {key: value for key, value in {**spec, **changes}.items() if key not in ("records", "debezium")}
+    return without_other_topics({**spec, **changes})
 
 
 @pytest.fixture(scope="module")
 def boreal(tmp_path_factory: pytest.TempPathFactory, servers: Path) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("state") / "data")
-    commands.begin("up", "--workers", "0")
-    commands.guard()
-    yield commands
-    commands.run("down")
+    with Commands(tmp_path_factory.mktemp("state") / "data").up("--workers", "0") as commands:
+        yield commands
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from kafka import KafkaProducer, TopicPartition
 from formats.json_text import time_us
 from services.kafka.clusters import Cluster
 from tests.stack.lives import records_of, values_of, wait_until
-from tests.stack.test_evolution import SECOND_US, SPEC, Feed, apply, home_of, write_spec
+from tests.stack.test_evolution import SECOND_US, SPEC, Feed, apply, home_of, without_other_topics, write_spec
 from tests.stack.test_stack import Commands
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.in_order, pytest.mark.xdist_group("servers")]
@@ -29,17 +29,13 @@ COMPUTE = {"first": {"rows": "count(*)"}, "second": {"rows": "count(*)", "total"
 
 def spec_of(name: str, **changes: Any) -> dict[str, Any]:
     per_key = {**SPEC["operators"]["per_key"], "compute": COMPUTE[name]}
-    fields = {**SPEC, "name": name, "operators": {**SPEC["operators"], "per_key": per_key}, **changes}
-    return {key: value for key, value in fields.items() if key not in ("records", "debezium")}
+    return without_other_topics({**SPEC, "name": name, "operators": {**SPEC["operators"], "per_key": per_key}, **changes})
 
 
 @pytest.fixture(scope="module")
 def boreal(tmp_path_factory: pytest.TempPathFactory, servers: Path) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("joined") / "data")
-    commands.begin("up", "--workers", "2")
-    commands.guard()
-    yield commands
-    commands.run("down")
+    with Commands(tmp_path_factory.mktemp("joined") / "data").up("--workers", "2") as commands:
+        yield commands
 
 
 @pytest.fixture(scope="module")

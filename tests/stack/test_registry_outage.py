@@ -41,14 +41,11 @@ def registry(tmp_path_factory: pytest.TempPathFactory, servers: Path) -> Iterato
 @pytest.fixture(scope="module")
 def boreal(tmp_path_factory: pytest.TempPathFactory, registry: RegistryServer) -> Iterator[Commands]:
     data = tmp_path_factory.mktemp("outage") / "data"
-    commands = Commands(data, {"BOREAL_REGISTRIES__MAIN__URL": registry.url})
-    commands.begin("up")
-    commands.guard()
-    path = data.parent / "counts.yaml"
-    path.write_text(QUERY.replace("in.right,", "in.right, format: avro,").replace("threshold: 3s", f"threshold: {X_MS}ms"))
-    commands.json("query", "apply", str(path))
-    yield commands
-    commands.run("down")
+    with Commands(data, {"BOREAL_REGISTRIES__MAIN__URL": registry.url}).up() as commands:
+        path = data.parent / "counts.yaml"
+        path.write_text(QUERY.replace("in.right,", "in.right, format: avro,").replace("threshold: 3s", f"threshold: {X_MS}ms"))
+        commands.json("query", "apply", str(path))
+        yield commands
 
 
 def records(kafka: str, topic: str) -> list[dict[str, Any]]:

@@ -45,6 +45,7 @@ from services.stack.feed import feed
 from services.stack.servers import KafkaServer, free_port
 from services.storage.kafka_log import KafkaLogStore
 from sunion.tape import BEGINNING
+from tests.thoroughness import every
 
 SECONDS = 240.0
 TOKEN = "the token of the source"
@@ -204,9 +205,9 @@ def reader() -> str:
 
 
 with_both_clients = pytest.mark.parametrize("reader", ["kafka-python", "librdkafka"])
-with_either_client = pytest.mark.parametrize("reader", ["kafka-python", pytest.param("librdkafka", marks=pytest.mark.soak)])
-"""Where a client only makes the rest happen: with the other one in `make soak`."""
 """Of a test of what the client does: reading, its place, and what its broker does to it."""
+with_either_client = pytest.mark.parametrize("reader", every(2, ["kafka-python", "librdkafka"]))
+"""The same, where each case takes seconds: with the other client in `make soak`."""
 
 
 @pytest.fixture
@@ -296,15 +297,14 @@ def test_stopping_is_a_matter_of_moments_and_the_next_life_goes_on(make_bench: C
 
 @pytest.mark.parametrize(
     "failpoint",
-    [
-        "source.letters_sent:2",
-        "source.announced:2",
-        "source.between_logs:3",
-        *(
-            pytest.param(name, marks=pytest.mark.soak)
-            for name in ("source.started", "source.between_announcements:2", "source.between_logs")
-        ),
-    ],
+    every(
+        2,
+        [
+            *("source.letters_sent:2", "source.started"),
+            *("source.announced:2", "source.between_announcements:2"),
+            *("source.between_logs:3", "source.between_logs"),
+        ],
+    ),
 )
 @with_either_client
 def test_a_source_that_is_killed_between_two_effects_loses_and_repeats_nothing(
@@ -539,13 +539,7 @@ def test_a_quiet_partition_follows_the_other_and_a_quiet_topic_the_clock(make_be
 
 @pytest.mark.parametrize(
     ("reader", "boundary"),
-    [
-        ("librdkafka", "clock"),
-        *(
-            pytest.param(*each, marks=pytest.mark.soak)
-            for each in (("kafka-python", "data"), ("kafka-python", "clock"), ("librdkafka", "data"))
-        ),
-    ],
+    every(4, [("librdkafka", "clock"), ("kafka-python", "data"), ("kafka-python", "clock"), ("librdkafka", "data")]),
 )
 def test_what_producers_could_not_send_to_a_frozen_broker_is_not_late(
     own_kafka: KafkaServer, make_bench: Callable[..., Bench], boundary: str

@@ -137,6 +137,14 @@ class Commands:
         """The ends of all, for a test that has failed."""
         return "\n".join(f"--- {log.name}\n{log.read_text()[-1500:]}" for log in sorted(self.data.glob("logs/*.log")))
 
+    @contextmanager
+    def up(self, *options: str) -> Iterator[Commands]:
+        """A stack that is up, by `boreal up` with these options, and is brought down at the end."""
+        self.begin("up", *options)
+        self.guard()
+        yield self
+        self.run("down")
+
     def guard(self) -> None:
         """Should the test run be killed, tests/guard.py ends the supervisor, and the kernel all others with it."""
         guarded = self.data / "run" / "server.json"

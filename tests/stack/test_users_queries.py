@@ -63,11 +63,9 @@ def boreal(tmp_path_factory: pytest.TempPathFactory, servers: Path) -> Iterator[
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
     folder = tmp_path_factory.mktemp("users")
     site = install(folder / "site", project["name"], project["version"], project["entry-points"][GROUP])
-    commands = Commands(folder / "data", {"PYTHONPATH": os.pathsep.join(map(str, (site, EXAMPLE)))})
-    commands.begin("up", "--allow-chaos")
-    commands.guard()
-    yield commands
-    commands.run("down")
+    variables = {"PYTHONPATH": os.pathsep.join(map(str, (site, EXAMPLE)))}
+    with Commands(folder / "data", variables).up("--allow-chaos") as commands:
+        yield commands
 
 
 def stable_rows(boreal: Commands, query: str, count: int) -> list[dict[str, Any]]:
