@@ -50,14 +50,16 @@ def source_restart(logs: Sequence[Log], topic: str) -> SourceRestart:
 
 
 def _promise(log: Log) -> int:
-    """The last boundary of a log. It may not be the tail: an incarnation may have ended just after its START."""
+    """The last boundary of a log. It may not be the tail: an incarnation may have ended just after its START. A boundary that
+    a dead incarnation wrote after the START of the next one promises nothing: no reader has taken it, and rows before it may
+    still come (R25)."""
     tail = log.tail()
     if isinstance(tail, Boundary):
         return tail.time
     window = _WINDOW
     while True:
         first = max(log.start, log.end - window)
-        times = [frame.time for _, frame in log.read(first, window) if isinstance(frame, Boundary)]
+        times = [frame.time for _, frame in log.read(first, window, skip_revoked=True) if isinstance(frame, Boundary)]
         if times or first == log.start:
             return max(times, default=BEGINNING)
         window *= 4

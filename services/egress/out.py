@@ -149,12 +149,12 @@ class OutTopic:
         self._sent: deque[_FrameRecords] = deque()
         self._on_the_way = 0
         self._changed = threading.Condition()
-        self._is_closed = False
+        self._has_sent = self._has_begun = self._is_closed = False
         self.on_change: Callable[[], None] = lambda: None
         self._clients = clients
 
     def append(self, log: LogId, frame: Frame) -> None:
-        """Send a frame's records. Returns at once, unless ON_THE_WAY_BYTES wait for Kafka."""
+        """Send a frame's records. Returns at once, unless ON_THE_WAY_BYTES wait for Kafka, or the first frame does."""
         self._notice_refusal()
         emitted_us = now_us()
         self.appended += 1
@@ -236,8 +236,9 @@ class OutTopic:
         sent = _FrameRecords(self.appended, self._end, len(records), nbytes, emitted_us, given, stable, last_id)
         self._end = sent.end
         with self._changed:
-            while not self._changed.wait_for(lambda: self._on_the_way < ON_THE_WAY_BYTES or self._is_closed, 1):
+            while not self._changed.wait_for(lambda: self._may_send or self._is_closed, 1):
                 self._notice_refusal()
+            self._has_sent = True
             self._on_the_way += sent.nbytes
             self._sent.append(sent)
         if self._is_closed:
@@ -246,6 +247,13 @@ class OutTopic:
             future = self._clients.producer.send(self._topic, record, key=key, headers=facts, partition=0)
             future.add_errback(self._refuse)
         future.add_callback(lambda metadata: self._hear(sent, metadata))
+
+    @property
+    def _may_send(self) -> bool:
+        """Whether there is room. Nothing follows the first frame before Kafka has it, at the offset that it must get: of two
+        egresses that begin at the same moment, with the same incarnation, readers take no more than that of the one that is too
+        late."""
+        return self._on_the_way < ON_THE_WAY_BYTES and (self._has_begun or not self._has_sent)
 
     # Acknowledgements, in the producer's thread
 
@@ -281,7 +289,7 @@ class OutTopic:
             for table in self._tables:
                 table.take(given)
         with self._changed:
-            sent.is_given = True
+            sent.is_given = self._has_begun = True
             self._on_the_way -= sent.nbytes
             self._changed.notify()
 

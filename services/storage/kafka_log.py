@@ -412,9 +412,10 @@ class KafkaLog:
         if limit <= self._start:
             return
         place = self._partition.place
-        start = int(self._site.admin.delete_records({place: limit})[place]["low_watermark"])
+        found = int(self._site.admin.delete_records({place: limit})[place]["low_watermark"])
         with self._lock:
-            self._start = start
+            # A later incarnation may have trimmed frames of its own, which this one has never heard of.
+            self._start = start = min(found, self.end)
             if start > self._index.start:
                 self._window.forget(start)
 

@@ -102,7 +102,7 @@ def test_a_batch_is_what_a_client_reads(spark: SparkSession, life: Life, kafka: 
     assert numbers(rows) == [0, 1, 200, 201, 2, 3, 500]
     assert sorted(numbers(latest)) == sorted(numbers_of_client(life, kafka, "latest"))
     assert numbers(latest.filter("_tentative")) == [500]
-    undone = expr("undo._after_seq < row._seq and row._seq < undo._seq")
+    undone = expr("undo._after_seq < row._seq and row._seq <= undo._seq")
     tentative, undos = changes.filter("_type = 'tentative'").alias("row"), changes.filter("_type = 'undo'").alias("undo")
     assert numbers(tentative.join(undos, undone, "left_anti")) == [500]
 

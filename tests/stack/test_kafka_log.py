@@ -154,6 +154,20 @@ def test_a_zombie_is_fenced_by_the_next_life(topic: Topic, store: KafkaLogStore)
         assert [place for place, _ in log.read(0, ALL, skip_revoked=True)] == [0, 1, 2]
 
 
+def test_what_a_later_life_has_trimmed_of_its_own_disturbs_no_zombie(topic: Topic, store: KafkaLogStore) -> None:
+    zombie = store.open(LOG)
+    for frame in (start(1), data(0, 3), boundary(3)):
+        zombie.append(frame)
+    with reopened(topic) as later:
+        log = later.open(LOG)
+        for frame in (start(2), data(3, 3, life=2), boundary(6, life=2), data(6, 3, life=2), boundary(9, life=2)):
+            log.append(frame)
+        log.trim(5)
+        assert log.start > zombie.end
+        zombie.trim(2)
+    assert zombie.start == zombie.end == 3
+
+
 def test_two_logs_of_one_store_do_not_mix(store: KafkaLogStore) -> None:
     one, two = store.open(LOG), store.open(LogId(LOG.stream, LOG.replica, 1))
     for n in range(20):

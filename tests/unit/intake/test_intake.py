@@ -449,6 +449,16 @@ def test_logs_with_rows_and_without_an_anchor_are_not_read_from_the_beginning_ag
         source_restart([log], TOPIC)
 
 
+def test_what_a_dead_incarnation_promised_after_the_next_one_had_begun_binds_nobody() -> None:
+    log = MemoryLog(LogId("s", "", 0))
+    for incarnation, time in ((1, 5), (2, 7)):
+        log.append(Start(Origin("", incarnation), 0, 0))
+        log.append(Boundary(Origin("", incarnation), 0, time, False, 0, 0))
+    log.append(Start(Origin("", 3), 0, 0))
+    log.append(Boundary(Origin("", 2), 0, 99, False, 0, 0))
+    assert source_restart([log], TOPIC).promise == 7
+
+
 # Rows that are ahead
 
 
