@@ -77,6 +77,10 @@ types: $(READY) ## check types: strictly, but for the tests
 simulate: $(READY) ## run SEEDS (default 10,000) seeds of the simulator
 	$(BIN)/boreal simulate --seeds $(SEEDS)
 
+roles: SEEDS = 500
+roles: $(READY) ## run SEEDS (default 500) seeds of the simulator of roles: threads, clients and all
+	$(BIN)/python -m role_simulation --seeds $(SEEDS)
+
 scenarios: $(READY) ## write the traces of tests/scenarios again, as they are now
 	$(BIN)/python -m tests.scenarios.rewrite
 
@@ -103,4 +107,4 @@ lock: $(READY) ## write all three locks again from pyproject.toml
 clean: ## remove .venv, caches and results
 	rm -rf $(VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help setup demo test browser vendor faults soak thorough lint types simulate scenarios bench docs lock clean
+.PHONY: help setup demo test browser vendor faults soak thorough lint types simulate roles scenarios bench docs lock clean

@@ -31,7 +31,7 @@ class TakeoverOutlet:
     """Ends this incarnation of the egress with an exit code."""
 
     _next_version: int = field(init=False, default=0)
-    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _lock: threading.Lock = field(init=False, default_factory=lambda: threading.Lock())
 
     def __post_init__(self) -> None:
         place = self.out.changelog.place

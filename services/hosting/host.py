@@ -179,7 +179,7 @@ class InstanceHost:
     """Called with what has failed, before the process is asked to end, in the host's thread."""
     status: InstanceStatus = field(default_factory=InstanceStatus)
     """Written by the host's thread, read by the thread that publishes the status."""
-    inbox: queue.SimpleQueue[InboxEntry] = field(default_factory=queue.SimpleQueue)
+    inbox: queue.SimpleQueue[InboxEntry] = field(default_factory=lambda: queue.SimpleQueue())
     """Events that wait, in order of arrival."""
 
     readers: LogReaders = field(init=False)
@@ -190,8 +190,8 @@ class InstanceHost:
     _is_tentative: bool = field(init=False, default=False)
     _corrections: CorrectionHistory = field(init=False, default_factory=CorrectionHistory)
     _is_checkpoint_pending: bool = field(init=False, default=False)
-    _uploads: queue.SimpleQueue[StoreCheckpoint | None] = field(init=False, default_factory=queue.SimpleQueue)
-    _stopping: threading.Event = field(init=False, default_factory=threading.Event)
+    _uploads: queue.SimpleQueue[StoreCheckpoint | None] = field(init=False, default_factory=lambda: queue.SimpleQueue())
+    _stopping: threading.Event = field(init=False, default_factory=lambda: threading.Event())
     _threads: list[threading.Thread] = field(init=False)
 
     def __post_init__(self) -> None:

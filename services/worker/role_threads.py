@@ -48,7 +48,7 @@ class RoleRequest:
 
 @dataclass
 class _Role:
-    stopping: threading.Event = field(default_factory=threading.Event)
+    stopping: threading.Event = field(default_factory=lambda: threading.Event())
     thread: threading.Thread | None = None
 
 

@@ -7,7 +7,7 @@ without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,13 +43,13 @@ MUTANTS: dict[str, Mutant] = {mutant.name: mutant for room in _ROOMS for mutant 
 
 
 @contextmanager
-def mutated(name: str | None) -> Iterator[None]:
-    """The production objects with the named bug, None for none; UserError for an unknown name."""
+def mutated(name: str | None, mutants: Mapping[str, Mutant] = MUTANTS) -> Iterator[None]:
+    """The production objects with the named bug, None for none; UserError for an unknown name. mutants: all, by name."""
     if name is None:
         yield
         return
-    if name not in MUTANTS:
-        raise UserError("--mutant", name, "there is no such mutant", did_you_mean(name, MUTANTS))
+    if name not in mutants:
+        raise UserError("--mutant", name, "there is no such mutant", did_you_mean(name, mutants))
     undo: list[tuple[Owner, str, Any]] = []
 
     def patch(owner: Owner, attribute: str, make: Callable[[Any], Any]) -> None:
@@ -58,7 +58,7 @@ def mutated(name: str | None) -> Iterator[None]:
         setattr(owner, attribute, make(original))
 
     try:
-        MUTANTS[name].apply(patch)
+        mutants[name].apply(patch)
         yield
     finally:
         for owner, attribute, original in reversed(undo):

@@ -1,0 +1,50 @@
+"""`python -m role_simulation`: runs seeds, and shows those whose results are wrong. Exit code 1 if there are any."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+
+from role_simulation.mutants import MUTANTS
+from role_simulation.run import run_scenario
+from role_simulation.scenario import draw
+from simulation.mutants import mutated
+
+
+def judge(seed: int, mutant: str | None = None) -> list[str]:
+    """What is wrong with a seed's results."""
+    logging.disable(logging.CRITICAL)
+    with mutated(mutant, MUTANTS):
+        return run_scenario(draw(seed)).problems
+
+
+def main() -> int:
+    """Run the seeds that the command line names."""
+    options = argparse.ArgumentParser(prog="python -m role_simulation", description=__doc__)
+    options.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
+    options.add_argument("--first", type=int, default=0, help="the first of them")
+    options.add_argument("--mutant", help=f"a seeded bug: {', '.join(MUTANTS)}")
+    options.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    asked = options.parse_args()
+    seeds = range(asked.first, asked.first + asked.seeds)
+    wrong = 0
+    with ProcessPoolExecutor(asked.processes) as pool:
+        for seed, problems in zip(seeds, pool.map(partial(judge, mutant=asked.mutant), seeds), strict=True):
+            wrong += bool(problems)
+            for problem in problems:
+                print(f"seed {seed}: {problem}", flush=True)
+    print(f"{len(seeds)} seeds, {wrong} of them wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # The order of sets is part of a course of events.
+        os.execve(
+            sys.executable, [sys.executable, "-m", "role_simulation", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"}
+        )
+    sys.exit(main())

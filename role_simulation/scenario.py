@@ -1,0 +1,175 @@
+"""What happens in a run, drawn from its seed: the query, the records of its topics, and the faults."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from random import Random
+from typing import Any
+
+from boreal.query.spec import Query
+from deployment.query_record import QueryRecord
+from formats.json_text import moment
+from role_simulation.threads import EPOCH_US
+
+FED_US = 10_000_000
+"""For how long producers write records."""
+QUIET_US = 16_000_000
+"""How long nothing fails at the end of a run: by then all must be right."""
+FIRST_FAULT_US = 3_000_000
+"""When faults may begin."""
+DISORDER_US = 500_000
+STEADY_FROM_US = 4_000_000
+"""From here on a run has results, if nothing fails."""
+
+_STREAM = {"time": "at", "disorder": "500ms", "idle": "2s", "schema": {"k": "string", "v": "int"}}
+_TOPICS = ("orders", "clicks")
+_WINDOWED: dict[str, Any] = {
+    "operators": {
+        "all": {"union": ["orders", "clicks"]},
+        "sums": {"aggregate": "all", "window": {"tumbling": "1s"}, "by": ["k"], "compute": {"n": "count(*)", "s": "sum(v)"}},
+    },
+    "output": "sums",
+    "latest": True,
+}
+_PLAIN: dict[str, Any] = {
+    "operators": {
+        "few": {"filter": "orders", "where": "v > 3"},
+        "all": {"union": ["few", "clicks"]},
+    },
+    "output": "all",
+}
+_JOINED: dict[str, Any] = {
+    "operators": {
+        "both": {"join": ["orders", "clicks"], "on": ["k"], "within": "400ms"},
+        "sums": {"aggregate": "both", "window": {"tumbling": "1s"}, "by": ["k"], "compute": {"n": "count(*)"}},
+    },
+    "output": "sums",
+    "shards": 2,
+}
+_SHAPES = (_WINDOWED, _PLAIN, _JOINED)
+_MODES = ("checkpoint_redo", "undo_redo", "overlay_redo")
+
+_OF_A_WORKER = ("kill", "freeze", "cut", "cut_reads", "cut_writes", "late", "lossy", "twin")
+_OF_ALL = ("failpoint", "failpoint", "broker")
+_FAILPOINTS = (
+    "node.before_append",
+    "node.between_appends",
+    "node.before_acknowledge",
+    "node.before_checkpoint",
+    "node.after_checkpoint",
+    "egress.before_out",
+    "egress.between_out_and_stable",
+    "egress.between_out_and_latest",
+    "egress.before_commit",
+    "egress.after_commit",
+    "source.started",
+    "source.between_announcements",
+    "source.announced",
+    "source.between_logs",
+)
+_FAULTS = (*_OF_A_WORKER, *_OF_ALL, "redis_down", "redis_silent")
+
+
+@dataclass(frozen=True)
+class RoleFault:
+    """One fault."""
+
+    kind: str
+    """One of `_FAULTS`."""
+    at_us: int
+    """When it begins."""
+    for_us: int
+    """How long it lasts; a process that is killed begins again by itself."""
+    worker: int = 0
+    """The worker that it befalls, if it is one of a worker."""
+    name: str = ""
+    """The failpoint, and `at_us` is then the number of the pass."""
+
+
+@dataclass(frozen=True)
+class RoleScenario:
+    """A run."""
+
+    seed: int
+    """The seed that it was drawn from."""
+    query: Query
+    """The query."""
+    workers: int
+    """The number of workers."""
+    records: Mapping[str, list[tuple[int, int, bytes]]]
+    """By topic, when each record is written (microseconds since the start), to which partition, and its value."""
+    rows: Mapping[str, list[dict[str, Any]]]
+    """By topic, the same records as rows."""
+    faults: tuple[RoleFault, ...] = field(default=())
+    """What fails."""
+
+    @property
+    def record(self) -> QueryRecord:
+        return QueryRecord(self.query.name, self.query.dump(), 1)
+
+    @property
+    def has_twins(self) -> bool:
+        """Whether roles run twice for a while."""
+        return any(fault.kind == "twin" for fault in self.faults)
+
+    @property
+    def spares_last_worker(self) -> bool:
+        """Whether nothing fails that the last worker, with the egress and a replica, depends on."""
+        return not any(
+            fault.kind in _OF_ALL or (fault.kind in _OF_A_WORKER and fault.worker == self.workers - 1) for fault in self.faults
+        )
+
+
+def draw(seed: int) -> RoleScenario:
+    """The scenario of a seed."""
+    rng = Random(seed)
+    workers = rng.choice((2, 2, 3))
+    query = _query(
+        rng.randrange(len(_SHAPES)), rng.choice(_MODES), rng.choice(("800ms", "1s", "3s")), rng.choice(("clock", "data"))
+    )
+    records: dict[str, list[tuple[int, int, bytes]]] = {}
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for topic in _TOPICS:
+        records[topic], rows[topic] = _feed(Random(f"{seed} {topic}"))
+    spared = workers - 1 if rng.random() < 0.4 else None
+    faults = tuple(_fault(rng, workers, spared) for _ in range(rng.choice((0, 1, 2, 2, 3))))
+    return RoleScenario(seed, query, workers, records, rows, faults)
+
+
+@cache
+def _query(shape: int, mode: str, threshold: str, boundary: str) -> Query:
+    streams = {topic: {**_STREAM, "topic": topic, "boundary": boundary} for topic in _TOPICS}
+    spec = {
+        "name": "q", "streams": streams, **_SHAPES[shape], "delay_threshold": threshold, "reconcile": mode, "replicas": 2,
+        "tuning": {"history": "1s"},
+    }  # fmt: skip
+    return Query.model_validate(spec)
+
+
+def _feed(rng: Random) -> tuple[list[tuple[int, int, bytes]], list[dict[str, Any]]]:
+    records, rows, used = [], [], set()
+    now = rng.randrange(500_000)
+    every = rng.choice((40_000, 150_000, 400_000))
+    while now < FED_US:
+        # A little earlier than the stream's disorder allows: a record is under way for a moment.
+        time = EPOCH_US + now - rng.randrange(DISORDER_US - 100_000)
+        if time not in used:
+            used.add(time)
+            row = {"time": time, "k": rng.choice("abc"), "v": rng.randrange(10)}
+            rows.append(row)
+            records.append((now, 0, json.dumps({"at": moment(time), "k": row["k"], "v": row["v"]}).encode()))
+        now += rng.randrange(1, 2 * every)
+    return records, rows
+
+
+def _fault(rng: Random, workers: int, spared: int | None) -> RoleFault:
+    kinds = [kind for kind in _FAULTS if spared is None or kind not in _OF_ALL]
+    kind = rng.choice(kinds)
+    at_us = rng.randrange(FIRST_FAULT_US, FED_US)
+    worker = rng.choice([number for number in range(workers) if number != spared])
+    if kind == "failpoint":
+        return RoleFault(kind, rng.choice((1, 3, 10, 40)), 0, name=rng.choice(_FAILPOINTS))
+    return RoleFault(kind, at_us, rng.choice((300_000, 1_500_000, 4_000_000)), worker)

@@ -1,0 +1,258 @@
+"""The world of a run: one site's Kafka, Redis, and the processes of workers with their roles.
+
+Each role is production code, from its threads down to its clients' calls. Who runs where is fixed for a run: a worker that has
+died begins again with its roles, and a role that has ended begins again in its worker, both after a pause.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from kafka import TopicPartition
+
+import services.hosting.process
+from deployment.layout import Layout, layout_of
+from deployment.query_record import QueryRecord
+from role_simulation.broker import Broker
+from role_simulation.clients import BrokerLink, SimulatedCluster
+from role_simulation.redis import RedisClient, SimulatedRedis
+from role_simulation.scheduler import Scheduler, SimulatedProcess, begin_run, end_run, scheduler
+from role_simulation.threads import THREADING, simulated_modules
+from services.hosting.connections import Connections
+from services.hosting.process import EXIT_STOPPED
+from services.kafka.settings import KafkaSettings, ServiceSettings
+from services.kafka.timekeeper import Timekeeper
+from services.kafka.topics import QUERIES, query_topics, system_topics
+from services.monitor.monitor import MonitorProcess
+from services.worker.role_threads import RoleRequest, RoleThreads
+
+SITE = "a"
+RESTART_US = 300_000
+"""How soon a role, or a worker, begins again."""
+
+_WITH_FAILPOINTS = (
+    "services.egress.out",
+    "services.egress.stable",
+    "services.hosting.host",
+    "services.monitor.monitor",
+    "services.source.incarnation",
+)
+
+SETTINGS = ServiceSettings(sites={SITE: KafkaSettings(bootstrap="simulated:9092")})
+
+
+@dataclass(frozen=True)
+class PlacedRole:
+    """A role and its place."""
+
+    kind: str
+    """'source', 'node' or 'egress'."""
+    query: str
+    """The name of its query."""
+    part: str
+    """Such as a replica."""
+    worker: int
+    """The number of the worker that runs it."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}.{self.query}.{self.part}"
+
+
+def roles_of(record: QueryRecord, workers: int) -> list[PlacedRole]:
+    """The roles of a query, dealt to workers: no two replicas to one. The last has one of them, and the egress."""
+    layout = layout_of(record, SETTINGS.site_names)
+    sources = [PlacedRole("source", record.name, stream, at % workers) for at, stream in enumerate(record.query.streams)]
+    nodes = [PlacedRole("node", record.name, replica, workers - 1 - at) for at, replica in enumerate(layout.replicas)]
+    return [*sources, *nodes, PlacedRole("egress", record.name, SITE, workers - 1)]
+
+
+@dataclass(eq=False)
+class Program:
+    """A worker, or the monitor: what begins again as another process when its process has died."""
+
+    name: str
+    """Its name."""
+    roles: tuple[PlacedRole, ...]
+    """The roles that it runs; the monitor has none."""
+    process: SimulatedProcess
+    """The process that runs it now."""
+    link: BrokerLink
+    """Its way to Kafka."""
+    processes: int = 1
+    """How many processes have run it."""
+
+
+class _ProcessClocks:
+    """In place of the one `Timekeeper` of a process: each simulated process has its own."""
+
+    def __init__(self) -> None:
+        self._of: dict[SimulatedProcess, Timekeeper] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        current = scheduler().current
+        assert current is not None, "only threads ask for the time"
+        if current.process not in self._of:
+            self._of[current.process] = Timekeeper()
+        return getattr(self._of[current.process], name)
+
+
+class RoleWorld:
+    """A run: `begin` starts all processes, `run` lets time pass. Use it within `in_use`."""
+
+    def __init__(self, seed: int, records: Sequence[QueryRecord], workers: int) -> None:
+        self.rng = Random(seed)
+        self.scheduler = Scheduler(self.rng)
+        self.broker = Broker(SITE)
+        self.redis = SimulatedRedis()
+        self.records = {record.name: record for record in records}
+        self.layouts: dict[str, Layout] = {record.name: layout_of(record, SETTINGS.site_names) for record in records}
+        self.ends: Counter[tuple[str, int]] = Counter()
+        """How often a role of each kind has ended by itself, with which exit code."""
+        self.kill_at: dict[str, int] = {}
+        """Failpoints that kill their process, and at which pass."""
+        self.passed: Counter[str] = Counter()
+        """How often each failpoint was passed."""
+        roles = [role for record in records for role in roles_of(record, workers)]
+        self.workers = [
+            self._program(f"worker-{at}", tuple(role for role in roles if role.worker == at)) for at in range(workers)
+        ]
+        self.monitor = self._program("monitor", ())
+        self.programs = [*self.workers, self.monitor]
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Replace what the services use by what is simulated."""
+        begin_run(self.scheduler)
+        replaced: dict[str, Any] = {
+            "services.hosting.connections.make_clusters": lambda settings, client_id: self._clusters(),
+            "services.monitor.monitor.make_clusters": lambda settings, client_id: self._clusters(),
+            "services.node.node.connect_redis": lambda settings: RedisClient(self.redis),
+            "services.monitor.monitor.connect_redis": lambda settings: RedisClient(self.redis),
+            "services.hosting.process._timekeeper": _ProcessClocks(),
+        }
+        for module in _WITH_FAILPOINTS:
+            replaced[f"{module}.failpoint"] = self._pass
+        try:
+            with simulated_modules(replaced):
+                yield
+        finally:
+            end_run(self.scheduler)
+
+    def begin(self) -> None:
+        """Create all topics, write the queries' records, and start the workers."""
+        for record in self.records.values():
+            for specs in query_topics(self.layouts[record.name]).values():
+                for spec in specs:
+                    self.broker.create(spec.name, spec.partitions)
+        for spec in system_topics():
+            self.broker.create(spec.name, spec.partitions)
+        for record in self.records.values():
+            self.broker.put(TopicPartition(QUERIES, 0), record.to_json(), record.name.encode())
+        for program in self.programs:
+            self._start(program)
+
+    def run(self, until_us: int) -> None:
+        self.scheduler.run(until_us)
+
+    # Faults
+
+    def kill(self, program: Program) -> None:
+        """The program's process dies, and begins again."""
+        process = program.process
+        self.scheduler.call(RESTART_US, lambda: self._start_again(program, process))
+        self.scheduler.kill(process)
+
+    def freeze(self, program: Program) -> None:
+        """The program's process stops, as after SIGSTOP."""
+        program.process.is_frozen = True
+
+    def thaw(self, program: Program) -> None:
+        self.scheduler.thaw(program.process)
+
+    def double(self, program: Program) -> Program:
+        """A second program with the same roles, as if somebody had started a worker of this name elsewhere."""
+        twin = self._program(f"{program.name}'s twin", program.roles)
+        self.programs.append(twin)
+        self._start(twin)
+        return twin
+
+    def remove(self, program: Program) -> None:
+        """The program's process dies, and does not begin again."""
+        self.programs.remove(program)
+        self.scheduler.kill(program.process)
+
+    def end(self) -> None:
+        """Leave no thread behind."""
+        for program in self.programs:
+            self.scheduler.kill(program.process)
+        self.scheduler.run(self.scheduler.now_us)
+
+    def _pass(self, name: str) -> None:
+        self.passed[name] += 1
+        if self.kill_at.get(name) == self.passed[name]:
+            self.kill(self._current_program())
+
+    # Processes
+
+    def _program(self, name: str, roles: tuple[PlacedRole, ...]) -> Program:
+        process = SimulatedProcess(name)
+        return Program(name, roles, process, BrokerLink(self.broker, process))
+
+    def _start(self, program: Program) -> None:
+        serve = self._watch if program is self.monitor else lambda: self._serve(program)
+        self.scheduler.start(program.process, program.process.name, serve)
+
+    def _start_again(self, program: Program, dead: SimulatedProcess) -> None:
+        if program.process is dead:
+            program.processes += 1
+            program.process = program.link.process = SimulatedProcess(f"{program.name}.{program.processes}")
+            self._start(program)
+
+    def _watch(self) -> None:
+        """What the monitor's process does."""
+        services.hosting.process._timekeeper.begin(self._clusters()[SITE])
+        code = MonitorProcess(SETTINGS).serve(THREADING.Event())
+        self.ends["monitor", code] += 1
+        self.kill(self.monitor)
+
+    def _serve(self, worker: Program) -> None:
+        """What a worker's process does: as `services.worker.worker`, but its supervisor is within."""
+        services.hosting.process._timekeeper.begin(self._clusters()[SITE])
+        connections = Connections(SETTINGS, worker.process.name)
+        roles: RoleThreads
+
+        def note_end(name: str, code: int) -> None:
+            if code != EXIT_STOPPED:
+                self.ends[name.partition(".")[0], code] += 1
+            ended = next(role for role in worker.roles if role.name == name)
+            mine = worker.process
+
+            def again() -> None:
+                if not mine.is_dead:
+                    self.scheduler.start(mine, "supervisor", lambda: roles.begin(self._request(ended, connections)))
+
+            self.scheduler.call(RESTART_US, again)
+
+        roles = RoleThreads(connections, note_end)
+        for role in worker.roles:
+            roles.begin(self._request(role, connections))
+
+    def _request(self, role: PlacedRole, connections: Connections) -> RoleRequest:
+        find: Callable[[], QueryRecord] = lambda: self.records[role.query]  # noqa: E731
+        if role.kind == "source":
+            find = lambda: connections.registry.find_source(role.query, role.part)  # noqa: E731
+        return RoleRequest(role.name, role.kind, role.part, find)
+
+    def _clusters(self) -> Mapping[str, Any]:
+        return {SITE: SimulatedCluster(self._current_program().link)}
+
+    def _current_program(self) -> Program:
+        current = self.scheduler.current
+        assert current is not None, "between the turns of threads there is no process"
+        return next(program for program in self.programs if program.process is current.process)
