@@ -10,16 +10,16 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from role_simulation.mutants import MUTANTS
-from role_simulation.run import run_scenario
+from role_simulation.run import RoleRun, run_scenario
 from role_simulation.scenario import draw
 from simulation.mutants import mutated
 
 
-def judge(seed: int, mutant: str | None = None) -> list[str]:
-    """What is wrong with a seed's results."""
+def judge(seed: int, mutant: str | None = None) -> RoleRun:
+    """Run a seed."""
     logging.disable(logging.CRITICAL)
     with mutated(mutant, MUTANTS):
-        return run_scenario(draw(seed)).problems
+        return run_scenario(draw(seed))
 
 
 def main() -> int:
@@ -28,14 +28,17 @@ def main() -> int:
     options.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
     options.add_argument("--first", type=int, default=0, help="the first of them")
     options.add_argument("--mutant", help=f"a seeded bug: {', '.join(MUTANTS)}")
+    options.add_argument("--digest", action="store_true", help="say what came to pass, in a digest of all topics")
     options.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     asked = options.parse_args()
     seeds = range(asked.first, asked.first + asked.seeds)
     wrong = 0
     with ProcessPoolExecutor(asked.processes) as pool:
-        for seed, problems in zip(seeds, pool.map(partial(judge, mutant=asked.mutant), seeds), strict=True):
-            wrong += bool(problems)
-            for problem in problems:
+        for seed, run in zip(seeds, pool.map(partial(judge, mutant=asked.mutant), seeds), strict=True):
+            wrong += bool(run.problems)
+            if asked.digest:
+                print(f"seed {seed}: digest {run.digest}", flush=True)
+            for problem in run.problems:
                 print(f"seed {seed}: {problem}", flush=True)
     print(f"{len(seeds)} seeds, {wrong} of them wrong")
     return 1 if wrong else 0

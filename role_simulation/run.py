@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import pyarrow as pa
@@ -49,6 +50,8 @@ class RoleRun:
     """How often a role of each kind has ended by itself, with which exit code."""
     passed: Counter[str] = field(default_factory=Counter)
     """How often each failpoint was passed."""
+    digest: str = ""
+    """Of all records of all topics but the statuses, which tell of the real machine too."""
     turns: int = 0
     """The number of turns of all threads."""
 
@@ -75,14 +78,23 @@ def run_scenario(scenario: RoleScenario) -> RoleRun:
         found.ends, found.passed, found.turns = world.ends, world.passed, world.scheduler.turns
         if not scenario.has_twins:
             found.problems += [f"a {kind} has ended: {_UNDUE[code]}" for kind, code in world.ends if code in _UNDUE]
+        found.digest = _digest(world.broker)
         found.problems += _check(world, scenario, out, found)
         world.end()
     found.longest_lag_us = lag.longest_us
     plan = world.layouts[scenario.query.name].plan
-    allowed_us = plan.delay_threshold_us + plan.disorder_us + plan.bucket_us + SLACK_US
+    allowed_us = plan.delay_threshold_us + plan.disorder_us + plan.bucket_us + scenario.longest_pause_us + SLACK_US
     if scenario.spares_last_worker and lag.longest_us > allowed_us:
         found.problems.append(f"results were {lag.longest_us} us behind the clock, at {lag.at_us} us")
     return found
+
+
+def _digest(broker: Broker) -> str:
+    made = sha256()
+    for place, partition in sorted(broker.partitions.items()):
+        if place.topic != STATUS:
+            made.update(repr([(place, each.timestamp_ms, each.key, each.value) for each in partition.records]).encode())
+    return made.hexdigest()[:16]
 
 
 class _Lag:

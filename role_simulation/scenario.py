@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -109,6 +110,14 @@ class RoleScenario:
     @property
     def record(self) -> QueryRecord:
         return QueryRecord(self.query.name, self.query.dump(), 1)
+
+    @property
+    def longest_pause_us(self) -> int:
+        """For how long a stream's boundary may stand still, as no row moves it on."""
+        if all(stream.boundary == "clock" for stream in self.query.streams.values()):
+            return 0
+        times = [[at_us for at_us, _, _ in records] for records in self.records.values()]
+        return max(later - earlier for of_topic in times for earlier, later in pairwise(of_topic))
 
     @property
     def has_twins(self) -> bool:
