@@ -31,6 +31,7 @@ def boreal(arguments: list[str], environment: dict[str, str], folder: Path) -> s
     return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
 
 
+@pytest.mark.soak
 def test_its_tests_pass(environment: dict[str, str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(EXAMPLE / "tests")]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)

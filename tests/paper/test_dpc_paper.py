@@ -107,6 +107,7 @@ def test_process_process_keeps_x_though_the_redo_outlasts_it(cut: str) -> None:
 # Single-node performance
 
 
+@pytest.mark.soak
 def test_suspend_during_stabilization_breaks_x_once_reconciliation_outlasts_it() -> None:
     """Single-node performance: 'once reconciliation becomes longer than X, process & suspend causes delay_new to exceed
     X'; for shorter ones it holds X, and produces fewer tentative tuples than process & process."""

@@ -54,6 +54,7 @@ def test_a_campaign_does_not_depend_on_how_many_processes_run_it(
     assert bool(alone["violations"]) is (mutant is not None)
 
 
+@pytest.mark.soak
 def test_a_campaign_that_is_killed_leaves_no_process_behind() -> None:
     command = [sys.executable, "-c", "from simulation.campaign import simulate; simulate(1_000_000, processes=2)"]
     with psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as killed:

@@ -8,8 +8,8 @@ from simulation.campaign import ScenarioJudge, run_seed
 from simulation.families import make_family_scenario, pauses
 from tests.thoroughness import every, some
 
-SEEDS = some(400)
-CHUNK = 20
+SEEDS = some(300)
+CHUNK = 15
 OF_A_FAMILY = some(50)
 ONCE_BROKEN = (
     *(1013, 1328, 1415, 1851, 2150, 2315, 2317, 2356, 2623, 3032, 3497, 3582, 3596, 4005, 4422, 5052, 5385, 5477, 5914, 6142),

@@ -53,6 +53,7 @@ def test_every_mutant_is_in_the_table() -> None:
     assert table(CATCHES) == TABLE.read_text(encoding="utf-8")
 
 
+@pytest.mark.soak
 def test_a_hunt_finds_the_first_seed_however_many_hunt_together() -> None:
     names = ["order_by_arrival", "forget_the_mark"]
     alone = {name: hunt([name], 8)[name] for name in names}

@@ -120,6 +120,7 @@ def rows_by_flink(cluster: Cluster, topic: str) -> dict[str, int]:
     return rows
 
 
+@pytest.mark.soak
 def test_every_change_of_a_key_is_an_envelope_and_an_undo_a_deletion(cluster: Cluster, fresh_name: str) -> None:
     ensure(cluster, [TopicSpec(f"{fresh_name}.{which}", 1) for which in ("out", "stable", "debezium")])
     topic = f"{fresh_name}.debezium"

@@ -710,7 +710,7 @@ FAILPOINTS = sorted(name for name in failpoints.NAMES if name.startswith("egress
 """Those that an egress passes also if its query has one version."""
 
 
-@pytest.mark.parametrize("name", every(2, FAILPOINTS))
+@pytest.mark.parametrize("name", every(4, FAILPOINTS))
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
 def test_killed_between_two_effects(deployed: Deployment, name: str, times: int) -> None:
     process = deployed.begin(f"{name}:{times}")

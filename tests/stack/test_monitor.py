@@ -414,6 +414,7 @@ def test_a_second_writer_of_events_ends_the_first(site: Site):
     assert site.process is not None and site.process.poll() == EXIT_FENCED
 
 
+@pytest.mark.soak
 def test_it_outlasts_kafka_and_redis(site: Site):
     with Players(site, spec(site.name)) as players:
         players.readers = {R0: {players.key: 50}, R1: {players.key: 20}, OUT: {players.out: 5}}

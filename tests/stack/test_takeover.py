@@ -145,7 +145,7 @@ def versions(kafka: KafkaServer, fresh_name: str, registry: RegistryServer) -> I
 TAKEOVERS = sorted(name for name in failpoints.NAMES if name.startswith("egress.") and "takeover" in name)
 
 
-@pytest.mark.parametrize(("name", "times"), every(4, [("", 0), *((name, times) for times in (1, 2) for name in TAKEOVERS)]))
+@pytest.mark.parametrize(("name", "times"), every(12, [("", 0), *((name, times) for times in (1, 2) for name in TAKEOVERS)]))
 def test_all_topics_go_on_with_another_version_and_back_whenever_the_egress_is_killed(
     versions: Versions, name: str, times: int
 ) -> None:

@@ -61,6 +61,7 @@ def written(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.soak
 def test_every_departure_is_there_at_its_time(prepared: tuple[Path, str]) -> None:
     folder, output = prepared
     expected: dict[str, list[tuple[str, str, str, str]]] = {"EWR": [], "JFK": [], "LGA": []}

@@ -128,7 +128,7 @@ def _first_fragment(name: str) -> str:
     return plan(load_query(QUERIES[name])).fragments[0].name
 
 
-@pytest.mark.parametrize("name", every(2, QUERIES))
+@pytest.mark.parametrize("name", every(3, QUERIES))
 def test_any_range_is_what_clients_were_given(ran: Callable[[str], Ran], name: str):
     faulted = ran(name)
     assert faulted.n_tentative > 0
@@ -142,7 +142,7 @@ def test_any_range_is_what_clients_were_given(ran: Callable[[str], Ran], name: s
     assert 0 < len(given(faulted, START_US + 3 * S, START_US + 6 * S)) < len(faulted.stable)
 
 
-@pytest.mark.parametrize("name", every(2, QUERIES))
+@pytest.mark.parametrize("name", every(3, QUERIES))
 def test_the_earliest_time_is_the_first_for_which_no_row_is_lacking(ran: Callable[[str], Ran], name: str):
     faulted = ran(name)
     spans = FragmentSpans(faulted.plan)
@@ -167,7 +167,7 @@ def test_the_earliest_time_is_the_first_for_which_no_row_is_lacking(ran: Callabl
         assert any(before[name] < reached for name, reached in reach.items()), "an earlier time would have done"
 
 
-@pytest.mark.parametrize("name", every(2, QUERIES))
+@pytest.mark.parametrize("name", every(3, QUERIES))
 def test_what_the_last_anchors_need_is_all_that_later_results_depend_on(ran: Callable[[str], Ran], name: str):
     """So a version that reads the logs from there on gives them (`deployment.shared_sources`)."""
     faulted = ran(name)
