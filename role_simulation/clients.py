@@ -29,6 +29,9 @@ BATCH_RECORDS = 500
 """The most records of a request."""
 _ANSWERED_WITHIN_MS = 30_000
 
+Answer = tuple[int, int] | Exception
+"""What a broker says of a record: its offset, or -1, and its time stamp in milliseconds; or why it refuses it."""
+
 _writers = count(1)
 
 
@@ -46,7 +49,7 @@ class BrokerLink:
         """How long these take, at most."""
         self.lost = 0.0
         """How many of them are lost."""
-        self.cut: set[str] = set()
+        self.cut: Collection[str] = ()
         """What cannot pass: 'read', 'write'."""
 
     def passes(self, kind: str) -> bool:
@@ -393,53 +396,50 @@ class Producer:
             self._deliver(batch)
 
     def _deliver(self, batch: list[_Waiting]) -> None:
-        """Send records until they are answered, or are too old."""
+        """Send records until they are answered, or are too old. Those of each partition are a request."""
         run = scheduler()
-        while not self._is_forced:
-            answers = self._request(batch)
-            if answers is not None:
-                for waiting, answer in zip(batch, answers, strict=True):
+        left: dict[TopicPartition, list[_Waiting]] = {}
+        for waiting in batch:
+            left.setdefault(waiting.sent.place, []).append(waiting)
+        while left and not self._is_forced:
+            answers = self._request(left)
+            for place, answered in answers.items():
+                for waiting, answer in zip(left.pop(place), answered, strict=True):
                     self._finish(waiting, answer)
-                return
-            fresh = []
-            for waiting in batch:
-                if run.now_us - waiting.at_us > self._deliver_us:
-                    self._finish(waiting, KafkaTimeoutError("the record is too old"))
-                else:
-                    fresh.append(waiting)
-            batch = fresh
-            if not batch:
-                return
-            run.sleep(RETRY_US)
+            for place, those in list(left.items()):
+                if run.now_us - those[0].at_us > self._deliver_us:
+                    for waiting in left.pop(place):
+                        self._finish(waiting, KafkaTimeoutError("the record is too old"))
+            if left:
+                run.sleep(RETRY_US)
 
-    def _request(self, batch: list[_Waiting]) -> list[tuple[int, int] | Exception] | None:
-        """The broker's answer: the offset and the time stamp of each record. None: there was none in time."""
+    def _request(self, batches: Mapping[TopicPartition, list[_Waiting]]) -> dict[TopicPartition, list[Answer]]:
+        """The broker's answers that come in time, by partition: the offset and the time stamp of each record."""
         run, link = scheduler(), self._link
         me = run.begin_wait()
         turn = me.turn
-        answers: list[tuple[int, int] | Exception] = []
-        is_answered = False
+        answers: dict[TopicPartition, list[Answer]] = {}
 
-        def arrive() -> None:
+        def arrive(place: TopicPartition, batch: list[_Waiting]) -> None:
             if not link.passes("write") or link.loses():
                 return
-            for waiting in batch:
-                answers.append(self._store(waiting))
+            stored = [self._store(waiting) for waiting in batch]
             if not link.loses():
-                run.call(link.way_us(), answer)
+                run.call(link.way_us(), lambda: answer(place, stored))
 
-        def answer() -> None:
-            nonlocal is_answered
+        def answer(place: TopicPartition, stored: list[Answer]) -> None:
             # One that comes later than the client waits finds it at something else.
             if link.passes("write") and me.turn == turn:
-                is_answered = True
-                me.wake()
+                answers[place] = stored
+                if len(answers) == len(batches):
+                    me.wake()
 
-        run.call(link.way_us(), arrive)
+        for place, batch in batches.items():
+            run.call(link.way_us(), lambda place=place, batch=list(batch): arrive(place, batch))  # type: ignore[misc]
         run.wait(min(REQUEST_TIMEOUT_MS * 1_000, self._deliver_us))
-        return list(answers) if is_answered else None
+        return answers
 
-    def _store(self, waiting: _Waiting) -> tuple[int, int] | Exception:
+    def _store(self, waiting: _Waiting) -> Answer:
         place: TopicPartition = waiting.sent.place
         before = self._broker.at(place).end
         try:
@@ -451,7 +451,7 @@ class Producer:
         # A broker that had the record already may not know its offset any more.
         return (-1, stamp) if offset < before and scheduler().rng.random() < 0.5 else (offset, stamp)
 
-    def _finish(self, waiting: _Waiting, answer: tuple[int, int] | Exception) -> None:
+    def _finish(self, waiting: _Waiting, answer: Answer) -> None:
         if isinstance(answer, Exception):
             waiting.future.finish(None, answer)
         else:

@@ -55,6 +55,7 @@ _MODES = ("checkpoint_redo", "undo_redo", "overlay_redo")
 
 _OF_A_WORKER = ("kill", "freeze", "cut", "cut_reads", "cut_writes", "late", "lossy", "twin")
 _OF_ALL = ("failpoint", "failpoint", "broker")
+_BETWEEN_SITES = ("part",)
 _FAILPOINTS = (
     "node.before_append",
     "node.between_appends",
@@ -71,7 +72,7 @@ _FAILPOINTS = (
     "source.announced",
     "source.between_logs",
 )
-_FAULTS = (*_OF_A_WORKER, *_OF_ALL, "redis_down", "redis_silent")
+_FAULTS = (*_OF_A_WORKER, *_OF_ALL, *_BETWEEN_SITES, "redis_down", "redis_silent")
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,10 @@ class RoleScenario:
     """The query."""
     workers: int
     """The number of workers."""
+    sites: tuple[str, ...]
+    """The sites, the home site first."""
+    partitions: int
+    """The number of partitions of each topic."""
     records: Mapping[str, list[tuple[int, int, bytes]]]
     """By topic, when each record is written (microseconds since the start), to which partition, and its value."""
     rows: Mapping[str, list[dict[str, Any]]]
@@ -110,6 +115,10 @@ class RoleScenario:
     @property
     def record(self) -> QueryRecord:
         return QueryRecord(self.query.name, self.query.dump(), 1)
+
+    def site_of(self, topic: str) -> str:
+        """The site of a topic."""
+        return self.query.streams[topic].site or self.sites[0]
 
     @property
     def longest_pause_us(self) -> int:
@@ -135,30 +144,31 @@ class RoleScenario:
 def draw(seed: int) -> RoleScenario:
     """The scenario of a seed."""
     rng = Random(seed)
-    workers = rng.choice((2, 2, 3))
-    query = _query(
-        rng.randrange(len(_SHAPES)), rng.choice(_MODES), rng.choice(("800ms", "1s", "3s")), rng.choice(("clock", "data"))
-    )
+    workers, partitions = rng.choice((2, 2, 3)), rng.choice((1, 2))
+    sites = rng.choice((("a",), ("a",), ("a", "b")))
+    threshold, boundary = rng.choice(("800ms", "1s", "3s")), rng.choice(("clock", "data"))
+    query = _query(rng.randrange(len(_SHAPES)), rng.choice(_MODES), threshold, boundary, sites)
     records: dict[str, list[tuple[int, int, bytes]]] = {}
     rows: dict[str, list[dict[str, Any]]] = {}
     for topic in _TOPICS:
-        records[topic], rows[topic] = _feed(Random(f"{seed} {topic}"))
+        records[topic], rows[topic] = _feed(Random(f"{seed} {topic}"), partitions)
     spared = workers - 1 if rng.random() < 0.4 else None
     faults = tuple(_fault(rng, workers, spared) for _ in range(rng.choice((0, 1, 2, 2, 3))))
-    return RoleScenario(seed, query, workers, records, rows, faults)
+    return RoleScenario(seed, query, workers, sites, partitions, records, rows, faults)
 
 
 @cache
-def _query(shape: int, mode: str, threshold: str, boundary: str) -> Query:
-    streams = {topic: {**_STREAM, "topic": topic, "boundary": boundary} for topic in _TOPICS}
+def _query(shape: int, mode: str, threshold: str, boundary: str, sites: tuple[str, ...]) -> Query:
+    where = zip(_TOPICS, (sites[0], sites[-1]), strict=True)
+    streams = {topic: {**_STREAM, "topic": topic, "boundary": boundary, "site": site} for topic, site in where}
     spec = {
         "name": "q", "streams": streams, **_SHAPES[shape], "delay_threshold": threshold, "reconcile": mode, "replicas": 2,
-        "tuning": {"history": "1s"},
+        "tuning": {"history": "0s"},
     }  # fmt: skip
     return Query.model_validate(spec)
 
 
-def _feed(rng: Random) -> tuple[list[tuple[int, int, bytes]], list[dict[str, Any]]]:
+def _feed(rng: Random, partitions: int) -> tuple[list[tuple[int, int, bytes]], list[dict[str, Any]]]:
     records, rows, used = [], [], set()
     now = rng.randrange(500_000)
     every = rng.choice((40_000, 150_000, 400_000))
@@ -169,7 +179,9 @@ def _feed(rng: Random) -> tuple[list[tuple[int, int, bytes]], list[dict[str, Any
             used.add(time)
             row = {"time": time, "k": rng.choice("abc"), "v": rng.randrange(10)}
             rows.append(row)
-            records.append((now, 0, json.dumps({"at": moment(time), "k": row["k"], "v": row["v"]}).encode()))
+            records.append(
+                (now, rng.randrange(partitions), json.dumps({"at": moment(time), "k": row["k"], "v": row["v"]}).encode())
+            )
         now += rng.randrange(1, 2 * every)
     return records, rows
 

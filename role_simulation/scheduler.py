@@ -100,7 +100,7 @@ class Scheduler:
         """Threads that have ended with an error, and the error."""
         self.turns = 0
         """How many turns all threads have had."""
-        self._due: list[tuple[int, float, int, Callable[[], None]]] = []
+        self._due: list[tuple[int, float, int, Callable[[], object]]] = []
         self._planned = 0
         self._at_once = 0
 
@@ -113,7 +113,7 @@ class Scheduler:
         self.plan(thread, 0)
         return thread
 
-    def call(self, after_us: int, action: Callable[[], None]) -> None:
+    def call(self, after_us: int, action: Callable[[], object]) -> None:
         """Call something after a time. It must not wait."""
         self._planned += 1
         heapq.heappush(self._due, (self.now_us + after_us, self.rng.random(), self._planned, action))

@@ -1,4 +1,4 @@
-"""The world of a run: one site's Kafka, Redis, and the processes of workers with their roles.
+"""The world of a run: the Kafka of each site, Redis, and the processes of workers with their roles.
 
 Each role is production code, from its threads down to its clients' calls. Who runs where is fixed for a run: a worker that has
 died begins again with its roles, and a role that has ended begins again in its worker, both after a pause.
@@ -31,7 +31,6 @@ from services.kafka.topics import QUERIES, query_topics, system_topics
 from services.monitor.monitor import MonitorProcess
 from services.worker.role_threads import RoleRequest, RoleThreads
 
-SITE = "a"
 RESTART_US = 300_000
 """How soon a role, or a worker, begins again."""
 
@@ -42,8 +41,6 @@ _WITH_FAILPOINTS = (
     "services.monitor.monitor",
     "services.source.incarnation",
 )
-
-SETTINGS = ServiceSettings(sites={SITE: KafkaSettings(bootstrap="simulated:9092")})
 
 
 @dataclass(frozen=True)
@@ -64,12 +61,23 @@ class PlacedRole:
         return f"{self.kind}.{self.query}.{self.part}"
 
 
-def roles_of(record: QueryRecord, workers: int) -> list[PlacedRole]:
-    """The roles of a query, dealt to workers: no two replicas to one. The last has one of them, and the egress."""
-    layout = layout_of(record, SETTINGS.site_names)
-    sources = [PlacedRole("source", record.name, stream, at % workers) for at, stream in enumerate(record.query.streams)]
-    nodes = [PlacedRole("node", record.name, replica, workers - 1 - at) for at, replica in enumerate(layout.replicas)]
-    return [*sources, *nodes, PlacedRole("egress", record.name, SITE, workers - 1)]
+def roles_of(record: QueryRecord, layout: Layout, workers: int) -> list[PlacedRole]:
+    """The roles of a query, dealt to workers: no two replicas to one. The last worker has one of them, and an egress. If there
+    is a second site, it is there, and all others are at the first."""
+
+    def at_site(site: str) -> list[int]:
+        if len(layout.sites) == 1:
+            return list(range(workers))
+        return [workers - 1] if site == layout.sites[-1] else list(range(workers - 1))
+
+    def placed(kind: str, part: str, site: str, at: int) -> PlacedRole:
+        there = at_site(site)
+        return PlacedRole(kind, record.name, part, there[at % len(there)])
+
+    streams, replicas = enumerate(record.query.streams), enumerate(layout.replicas)
+    sources = [placed("source", stream, layout.site_of_stream(stream), at) for at, stream in streams]
+    nodes = [placed("node", replica, layout.site_of_replica(replica), -1 - at) for at, replica in replicas]
+    return [*sources, *nodes, *(placed("egress", site, site, -1) for site in layout.sites)]
 
 
 @dataclass(eq=False)
@@ -82,8 +90,8 @@ class Program:
     """The roles that it runs; the monitor has none."""
     process: SimulatedProcess
     """The process that runs it now."""
-    link: BrokerLink
-    """Its way to Kafka."""
+    links: Mapping[str, BrokerLink]
+    """Its way to the Kafka of each site."""
     processes: int = 1
     """How many processes have run it."""
 
@@ -105,20 +113,22 @@ class _ProcessClocks:
 class RoleWorld:
     """A run: `begin` starts all processes, `run` lets time pass. Use it within `in_use`."""
 
-    def __init__(self, seed: int, records: Sequence[QueryRecord], workers: int) -> None:
+    def __init__(self, seed: int, records: Sequence[QueryRecord], workers: int, sites: Sequence[str]) -> None:
+        """sites: the names of the sites, the home site first."""
         self.rng = Random(seed)
         self.scheduler = Scheduler(self.rng)
-        self.broker = Broker(SITE)
+        self.settings = ServiceSettings(sites={site: KafkaSettings(bootstrap="simulated:9092") for site in sites})
+        self.brokers = {site: Broker(site) for site in sites}
         self.redis = SimulatedRedis()
         self.records = {record.name: record for record in records}
-        self.layouts: dict[str, Layout] = {record.name: layout_of(record, SETTINGS.site_names) for record in records}
+        self.layouts: dict[str, Layout] = {record.name: layout_of(record, self.settings.site_names) for record in records}
         self.ends: Counter[tuple[str, int]] = Counter()
         """How often a role of each kind has ended by itself, with which exit code."""
         self.kill_at: dict[str, int] = {}
         """Failpoints that kill their process, and at which pass."""
         self.passed: Counter[str] = Counter()
         """How often each failpoint was passed."""
-        roles = [role for record in records for role in roles_of(record, workers)]
+        roles = [role for record in records for role in roles_of(record, self.layouts[record.name], workers)]
         self.workers = [
             self._program(f"worker-{at}", tuple(role for role in roles if role.worker == at)) for at in range(workers)
         ]
@@ -147,15 +157,20 @@ class RoleWorld:
     def begin(self) -> None:
         """Create all topics, write the queries' records, and start the workers."""
         for record in self.records.values():
-            for specs in query_topics(self.layouts[record.name]).values():
+            for site, specs in query_topics(self.layouts[record.name]).items():
                 for spec in specs:
-                    self.broker.create(spec.name, spec.partitions)
+                    self.brokers[site].create(spec.name, spec.partitions)
         for spec in system_topics():
-            self.broker.create(spec.name, spec.partitions)
+            self.home.create(spec.name, spec.partitions)
         for record in self.records.values():
-            self.broker.put(TopicPartition(QUERIES, 0), record.to_json(), record.name.encode())
+            self.home.put(TopicPartition(QUERIES, 0), record.to_json(), record.name.encode())
         for program in self.programs:
             self._start(program)
+
+    @property
+    def home(self) -> Broker:
+        """The Kafka of the home site."""
+        return self.brokers[self.settings.home]
 
     def run(self, until_us: int) -> None:
         self.scheduler.run(until_us)
@@ -202,7 +217,7 @@ class RoleWorld:
 
     def _program(self, name: str, roles: tuple[PlacedRole, ...]) -> Program:
         process = SimulatedProcess(name)
-        return Program(name, roles, process, BrokerLink(self.broker, process))
+        return Program(name, roles, process, {site: BrokerLink(broker, process) for site, broker in self.brokers.items()})
 
     def _start(self, program: Program) -> None:
         serve = self._watch if program is self.monitor else lambda: self._serve(program)
@@ -211,20 +226,22 @@ class RoleWorld:
     def _start_again(self, program: Program, dead: SimulatedProcess) -> None:
         if program.process is dead:
             program.processes += 1
-            program.process = program.link.process = SimulatedProcess(f"{program.name}.{program.processes}")
+            program.process = SimulatedProcess(f"{program.name}.{program.processes}")
+            for link in program.links.values():
+                link.process = program.process
             self._start(program)
 
     def _watch(self) -> None:
         """What the monitor's process does."""
-        services.hosting.process._timekeeper.begin(self._clusters()[SITE])
-        code = MonitorProcess(SETTINGS).serve(THREADING.Event())
+        services.hosting.process._timekeeper.begin(self._clusters()[self.settings.home])
+        code = MonitorProcess(self.settings).serve(THREADING.Event())
         self.ends["monitor", code] += 1
         self.kill(self.monitor)
 
     def _serve(self, worker: Program) -> None:
         """What a worker's process does: as `services.worker.worker`, but its supervisor is within."""
-        services.hosting.process._timekeeper.begin(self._clusters()[SITE])
-        connections = Connections(SETTINGS, worker.process.name)
+        services.hosting.process._timekeeper.begin(self._clusters()[self.settings.home])
+        connections = Connections(self.settings, worker.process.name)
         roles: RoleThreads
 
         def note_end(name: str, code: int) -> None:
@@ -250,7 +267,7 @@ class RoleWorld:
         return RoleRequest(role.name, role.kind, role.part, find)
 
     def _clusters(self) -> Mapping[str, Any]:
-        return {SITE: SimulatedCluster(self._current_program().link)}
+        return {site: SimulatedCluster(link) for site, link in self._current_program().links.items()}
 
     def _current_program(self) -> Program:
         current = self.scheduler.current
