@@ -35,7 +35,7 @@ class Kafka:
 
     def __init__(self, is_away: bool = False) -> None:
         """is_away: it has nothing, ever."""
-        self._is_away = is_away
+        self.is_away = is_away
         self._end = 0
         self._sender = self
         self.is_silent = False
@@ -53,10 +53,15 @@ class Kafka:
         if self.refusal is not None:
             result.failure(self.refusal)
             return future
-        if not self._is_away:
+        if not self.is_away:
             result.success((self._end, 0, None))
         self._end += 1
         return future
+
+    @property
+    def sent(self) -> int:
+        """How many records it was given."""
+        return self._end
 
 
 class Stable:
@@ -137,11 +142,13 @@ def test_what_kafka_refuses_ends_all_that_write_through_the_same_clients() -> No
 
 def test_what_kafka_does_not_take_is_bounded_by_all_that_its_client_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(out_module, "ON_THE_WAY_BYTES", 1 << 20)
-    out = outlet(Stable(), [], is_away=True)
+    cluster = Kafka()
+    out = outlet(Stable(), [], clients=SiteClients(cast(Cluster, cluster)))
 
     def append() -> None:
         for first in range(0, 3_000, 3):
             out.append(LOG, Data(Origin("r0", 1), 0, first, rows(first), False, ((1, 0),), 0))
+            cluster.is_away = True
 
     writer = start_until_it_waits(append, lambda: out.appended)
     assert 100 < 3 * out.appended < (1 << 20) // RECORD_BYTES
@@ -149,6 +156,23 @@ def test_what_kafka_does_not_take_is_bounded_by_all_that_its_client_keeps(monkey
     with out._changed:
         out._changed.notify_all()
     writer.join(10)
+
+
+def test_nothing_follows_the_first_frame_before_kafka_has_it() -> None:
+    cluster = Kafka(is_away=True)
+    out = outlet(Stable(), [], clients=SiteClients(cast(Cluster, cluster)))
+
+    def append() -> None:
+        for first in (0, 3):
+            out.append(LOG, Data(Origin("r0", 1), 0, first, rows(first), False, ((1, 0),), 0))
+
+    writer = start_until_it_waits(append, lambda: out.appended)
+    assert cluster.sent == 3
+    out._is_closed = True
+    with out._changed:
+        out._changed.notify_all()
+    writer.join(10)
+    assert cluster.sent == 3
 
 
 def test_a_record_that_came_to_lie_elsewhere_ends_the_process_and_is_not_given() -> None:
