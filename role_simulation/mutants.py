@@ -7,32 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from boreal.model.frames import Boundary
 from deployment.claims import LogClaims
-from logs import source_restart
-from logs.log import Log
 from services.egress import egress, stable
 from services.egress.out import OutTopic
 from services.egress.stable import StableTopic
 from services.source.incarnation import SourceIncarnation
 from services.source.user_topic import UserTopic
 from services.storage.kafka_log import KafkaLog
-from services.storage.log_partition import Fence
-from services.storage.log_reader import LogReader, _LogFollower
+from services.storage.log_reader import LogReader
 from simulation.mutants.registry import MUTANTS_BY_MODULE, Mutant, Patch, mutant
-from sunion.tape import BEGINNING
-
-
-@mutant
-def source_does_not_wait(patch: Patch) -> None:
-    """A source announces the next batch before Kafka has the rows of the one before."""
-
-    def settle(self: SourceIncarnation) -> None:
-        for id_, frames in self._appended.items():
-            self.logs[id_].append_later(*frames)
-        self._appended.clear()
-
-    patch(SourceIncarnation, "_settle", lambda _: settle)
 
 
 @mutant
@@ -73,23 +56,6 @@ def _skip(source: SourceIncarnation, until: Mapping[int, int]) -> None:
 
 
 @mutant
-def dead_source_promises(patch: Patch) -> None:
-    """A source that restarts keeps to a boundary that a dead incarnation wrote after the START of the next one."""
-
-    def promise(log: Log) -> int:
-        frames = log.read(max(log.start, log.end - 64), 64)
-        return max((frame.time for _, frame in frames if isinstance(frame, Boundary)), default=BEGINNING)
-
-    patch(source_restart, "_promise", lambda _: promise)
-
-
-@mutant
-def zombie_is_read(patch: Patch) -> None:
-    """Readers take frames that a dead incarnation wrote after the START of the next one."""
-    patch(Fence, "admits", lambda _: lambda self, frame, incarnation: True)
-
-
-@mutant
 def second_writer_is_not_noticed(patch: Patch) -> None:
     """Who writes a log does not compare the offsets that Kafka gives its frames."""
 
@@ -100,12 +66,6 @@ def second_writer_is_not_noticed(patch: Patch) -> None:
 
 
 @mutant
-def egress_is_not_sure_to_be_alone(patch: Patch) -> None:
-    """An egress sends more before Kafka has its first record."""
-    patch(OutTopic, "_may_send", lambda _: property(lambda self: True))
-
-
-@mutant
 def follower_begins_too_late(patch: Patch) -> None:
     """A log is followed from the row after the one that is needed."""
 
@@ -113,18 +73,6 @@ def follower_begins_too_late(patch: Patch) -> None:
         return lambda self, log, after_id: original(self, log, after_id + (after_id >= 0))
 
     patch(LogReader, "follow", make)
-
-
-@mutant
-def shared_reader_is_trusted_blindly(patch: Patch) -> None:
-    """A follower that joins the shared reader takes what it had read alone once more."""
-
-    def add(self: _LogFollower, record: Any, frame: Any, admitted: Callable[..., bool]) -> None:
-        if admitted(record, frame):
-            self._wait_for_delivery(record, frame)
-        self._position = record.offset + 1
-
-    patch(_LogFollower, "_add", lambda _: add)
 
 
 @mutant
@@ -169,6 +117,31 @@ def stable_begins_at_the_end_of_out(patch: Patch) -> None:
 def stable_end_is_not_read(patch: Patch) -> None:
     """An egress that restarts takes q.stable for empty."""
     patch(stable, "read_stable_tail", lambda _: lambda *_: 0)
+
+
+@mutant
+def stable_outside_its_transaction(patch: Patch) -> None:
+    """Rows go to q.stable by a producer that nobody fences."""
+
+    class Unfenced:
+        """A producer whose transactions are none."""
+
+        def __init__(self, producer: Any) -> None:
+            self.send = producer.send
+            self.commit_transaction = producer.flush
+            self.close, self._sender = producer.close, producer._sender
+
+        def begin_transaction(self) -> None: ...
+
+    def make(original: Callable[..., None]) -> Callable[..., None]:
+        def commit(self: StableTopic, rows: Any, values: Any) -> None:
+            if not isinstance(self._producer, Unfenced):
+                self._producer = Unfenced(self._cluster.make_producer())
+            original(self, rows, values)
+
+        return commit
+
+    patch(StableTopic, "_commit_values", make)
 
 
 @mutant

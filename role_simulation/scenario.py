@@ -153,7 +153,7 @@ def draw(seed: int) -> RoleScenario:
     for topic in _TOPICS:
         records[topic], rows[topic] = _feed(Random(f"{seed} {topic}"), partitions)
     spared = workers - 1 if rng.random() < 0.4 else None
-    faults = tuple(_fault(rng, workers, spared) for _ in range(rng.choice((0, 1, 2, 2, 3))))
+    faults = tuple(fault for _ in range(rng.choice((0, 1, 2, 2, 3))) for fault in _faults(rng, workers, spared))
     return RoleScenario(seed, query, workers, sites, partitions, records, rows, faults)
 
 
@@ -184,6 +184,14 @@ def _feed(rng: Random, partitions: int) -> tuple[list[tuple[int, int, bytes]], l
             )
         now += rng.randrange(1, 2 * every)
     return records, rows
+
+
+def _faults(rng: Random, workers: int, spared: int | None) -> list[RoleFault]:
+    first = _fault(rng, workers, spared)
+    if first.kind not in ("late", "lossy") or rng.random() < 0.5:
+        return [first]
+    # What is under way when a process dies matters most where much is.
+    return [first, RoleFault("kill", first.at_us + rng.randrange(first.for_us), 0, first.worker)]
 
 
 def _fault(rng: Random, workers: int, spared: int | None) -> RoleFault:

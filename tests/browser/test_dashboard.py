@@ -351,7 +351,8 @@ def make_failure(up: Up) -> dict[str, Any]:
     return newest
 
 
-@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.soak), "dark"])
+@pytest.mark.soak
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_on_any_page(up: Up, open_page: OpenPage, scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core: make setup installs it").Axe()
     # The policy of the page forbids axe's own script.

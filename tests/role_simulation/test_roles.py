@@ -18,11 +18,15 @@ from tests.thoroughness import every
 CAUGHT_AT: dict[str, int] = {
     "source_repeats_a_record": 0,
     "source_skips_a_record": 0,
-    "source_does_not_repeat_the_batch": 0,
-    "second_writer_is_not_noticed": 0,
+    "source_does_not_repeat_the_batch": 2,
+    "second_writer_is_not_noticed": 12,
     "follower_begins_too_late": 0,
-    "dead_source_promises": 14,
-    "out_place_is_ignored": 3,
+    "trimmed_by_the_fastest": 26,
+    "out_place_is_ignored": 2,
+    "stable_begins_at_the_end_of_out": 2,
+    "stable_end_is_not_read": 2,
+    "stable_outside_its_transaction": 321,
+    "stable_before_out": 0,
 }
 """A seed that shows each mutant."""
 
