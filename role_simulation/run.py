@@ -94,14 +94,14 @@ def _digest(brokers: Mapping[str, Broker]) -> str:
 
 
 class _Lag:
-    """How far what clients have been told reaches behind the clock."""
+    """How far what clients have been told reaches behind the clock, while there are records. Times are since the start."""
 
     def __init__(self, broker: Broker, out: TopicPartition) -> None:
         self.longest_us = 0
         self.at_us = 0
         self.broker = broker
         self._out = out
-        self._through: int | None = None
+        self._through_us: int | None = None
 
     def take(self, place: TopicPartition, offset: int) -> None:
         if place != self._out:
@@ -109,16 +109,11 @@ class _Lag:
         record = json.loads(self.broker.partitions[place].records[offset].value or b"")
         if record["type"] != "boundary":
             return
-        now = now_us()
-        if self._through is not None and STEADY_FROM_US < self._since_start(now) < FED_US:
-            # Just before this record, this was the last that clients had heard.
-            lag = now - self._through
-            if lag > self.longest_us:
-                self.longest_us, self.at_us = lag, self._since_start(now)
-        self._through = max(self._through or 0, time_us(record["through"]))
-
-    def _since_start(self, now: int) -> int:
-        return now - EPOCH_US
+        # Just before this record, the one before it was the last that clients had heard.
+        until_us = min(now_us() - EPOCH_US, FED_US)
+        if self._through_us is not None and until_us > STEADY_FROM_US and until_us - self._through_us > self.longest_us:
+            self.longest_us, self.at_us = until_us - self._through_us, until_us
+        self._through_us = max(self._through_us or 0, time_us(record["through"]) - EPOCH_US)
 
 
 class _Order:

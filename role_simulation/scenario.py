@@ -86,7 +86,7 @@ class RoleFault:
     for_us: int
     """How long it lasts; a process that is killed begins again by itself."""
     worker: int = 0
-    """The worker that it befalls, if it is one of a worker."""
+    """The number of the worker that it concerns, or of a worker whose site it concerns."""
     name: str = ""
     """The failpoint, and `at_us` is then the number of the pass."""
 
