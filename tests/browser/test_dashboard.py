@@ -110,6 +110,8 @@ def test_a_query_is_made_on_a_page(up: Up, open_page: OpenPage) -> None:
     page.goto(up.link)
     page.get_by_role("link", name="New query").click()
     spec = page.get_by_label("The query, in YAML")
+    # The page puts an example there, and asks whether it can run, which takes its time on a busy machine.
+    page.get_by_text("It can run").wait_for()
     text = spec.input_value()
     spec.fill(text.replace("delay_threshold: 3s", "delay_threshold: 3"))
     page.get_by_text("has no unit").wait_for()
