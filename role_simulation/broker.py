@@ -23,8 +23,6 @@ Headers = Sequence[tuple[str, bytes]]
 class Transaction:
     """What one writer has sent since it began, in all partitions."""
 
-    is_open: bool = True
-    """Whether it is not decided yet."""
     is_committed: bool = False
     """Whether it was committed."""
     places: dict[TopicPartition, int] = field(default_factory=dict)
@@ -157,7 +155,7 @@ class Broker:
         transaction = self._open.pop(name, None)
         if transaction is None:
             return
-        transaction.is_open, transaction.is_committed = False, is_committed
+        transaction.is_committed = is_committed
         for place in transaction.places:
             partition = self.partitions[place]
             partition.open.remove(transaction)

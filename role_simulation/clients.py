@@ -303,7 +303,6 @@ class Producer:
         self._broker = link.broker
         self._writer = next(_writers)
         self._name = transactional_id
-        self._patient = patient
         self._linger_us = int(options.get("linger_ms", LINGER_MS if patient else 0)) * 1_000
         self._block_ms = int(options.get("max_block_ms", FOR_EVER_MS if patient else FORGET_AFTER_MS))
         self._deliver_us = int(options.get("delivery_timeout_ms", FOR_EVER_MS if patient else FORGET_AFTER_MS)) * 1_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -35,16 +34,8 @@ class RoleRun:
 
     problems: list[str] = field(default_factory=list)
     """What is wrong; empty if all is right."""
-    longest_lag_us: int = 0
-    """How far results were behind the clock, at most, where that is bounded."""
-    ends: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """How often a role of each kind has ended by itself, with which exit code."""
-    passed: Counter[str] = field(default_factory=Counter)
-    """How often each failpoint was passed."""
     digest: str = ""
     """Of all records of all topics but the statuses, which tell of the real machine too."""
-    turns: int = 0
-    """The number of turns of all threads."""
 
 
 def run_scenario(scenario: RoleScenario) -> RoleRun:
@@ -68,14 +59,12 @@ def run_scenario(scenario: RoleScenario) -> RoleRun:
         except AssertionError as error:
             found.problems.append(f"the run does not end: {error}")
         found.problems += [f"{thread.name} has ended: {error!r}" for thread, error in world.scheduler.errors]
-        found.ends, found.passed, found.turns = world.ends, world.passed, world.scheduler.turns
         if not scenario.has_twins:
             found.problems += [f"a {kind} has ended: {_UNDUE[code]}" for kind, code in world.ends if code in _UNDUE]
         found.problems += order.problems
         found.digest = _digest(world.brokers)
         found.problems += check_results(world, scenario)
         world.end()
-    found.longest_lag_us = lag.longest_us
     plan = world.layouts[scenario.query.name].plan
     allowed_us = plan.delay_threshold_us + plan.disorder_us + plan.bucket_us + scenario.longest_pause_us + SLACK_US
     if scenario.spares_last_worker and lag.longest_us > allowed_us:

@@ -44,8 +44,8 @@ class SimulatedProcess:
     """Whether its threads do not run for now."""
     threads: list[SimulatedThread] = field(default_factory=list)
     """Its threads that have not ended, in the order of their starts."""
-    held: list[tuple[SimulatedThread, int]] = field(default_factory=list)
-    """The turns that its threads missed while it was frozen."""
+    held: list[SimulatedThread] = field(default_factory=list)
+    """Its threads that missed a turn while it was frozen, once for each."""
 
 
 class SimulatedThread:
@@ -98,8 +98,6 @@ class Scheduler:
         """The thread that runs now; None between turns."""
         self.errors: list[tuple[SimulatedThread, Exception]] = []
         """Threads that have ended with an error, and the error."""
-        self.turns = 0
-        """How many turns all threads have had."""
         self._due: list[tuple[int, float, int, Callable[[], object]]] = []
         self._planned = 0
         self._at_once = 0
@@ -128,8 +126,8 @@ class Scheduler:
         """Let a frozen process go on: its threads take the turns that they missed."""
         process.is_frozen = False
         held, process.held = process.held, []
-        for thread, turn in held:
-            self.call(0, lambda thread=thread, turn=turn: self._give_turn(thread, turn))  # type: ignore[misc]
+        for thread in held:
+            self.plan(thread, 0)
 
     def run(self, until_us: int) -> None:
         """Run all threads until a time."""
@@ -151,7 +149,8 @@ class Scheduler:
         if not thread.was_woken:
             if timeout_us is not None:
                 self.plan(thread, max(timeout_us, 0))
-            self._to_hub(thread)
+            self.hub.switch()
+            self.check_alive()
         was_woken, thread.was_woken = thread.was_woken, False
         return was_woken
 
@@ -192,17 +191,12 @@ class Scheduler:
         if thread.has_ended or thread.turn != turn or thread.process.is_dead:
             return
         if thread.process.is_frozen:
-            thread.process.held.append((thread, turn))
+            thread.process.held.append(thread)
             return
         thread.turn += 1
-        self.turns += 1
         self.current = thread
         thread.greenlet.switch()
         self.current = None
-
-    def _to_hub(self, thread: SimulatedThread) -> None:
-        self.hub.switch()
-        self.check_alive()
 
     def _end_all(self, process: SimulatedProcess) -> None:
         for thread in list(process.threads):

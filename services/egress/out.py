@@ -149,7 +149,7 @@ class OutTopic:
         self._sent: deque[_FrameRecords] = deque()
         self._on_the_way = 0
         self._changed = threading.Condition()
-        self._has_sent = self._has_begun = self._is_closed = False
+        self._has_begun = self._is_closed = False
         self.on_change: Callable[[], None] = lambda: None
         self._clients = clients
 
@@ -238,7 +238,6 @@ class OutTopic:
         with self._changed:
             while not self._changed.wait_for(lambda: self._may_send or self._is_closed, 1):
                 self._notice_refusal()
-            self._has_sent = True
             self._on_the_way += sent.nbytes
             self._sent.append(sent)
         if self._is_closed:
@@ -253,7 +252,7 @@ class OutTopic:
         """Whether there is room. Nothing follows the first frame before Kafka has it, at the offset that it must get: of two
         egresses that begin at the same moment, with the same incarnation, readers take no more than that of the one that is too
         late."""
-        return self._on_the_way < ON_THE_WAY_BYTES and (self._has_begun or not self._has_sent)
+        return self._on_the_way < ON_THE_WAY_BYTES and (self._has_begun or not self._sent)
 
     # Acknowledgements, in the producer's thread
 
