@@ -21,6 +21,7 @@ from role_simulation.broker import Broker, Headers, Sent
 from role_simulation.scheduler import SimulatedProcess, scheduler
 from role_simulation.threads import Condition, Thread, now_us
 from services.kafka.clusters import BOOTSTRAP_TIMEOUT_MS, FOR_EVER_MS, FORGET_AFTER_MS, LINGER_MS, REQUEST_TIMEOUT_MS
+from services.kafka.row_producers import KafkaPythonRows
 from services.kafka.topics import CLOCK
 
 RETRY_US = 50_000
@@ -493,8 +494,6 @@ class Admin:
 class SimulatedCluster:
     """As `services.kafka.clusters.Cluster`."""
 
-    librdkafka_options = None
-
     def __init__(self, link: BrokerLink) -> None:
         self.site = link.broker.site
         self._link = link
@@ -502,6 +501,17 @@ class SimulatedCluster:
     def make_producer(self, *, transactional_id: str | None = None, patient: bool = True, **options: Any) -> Producer:
         self._connect(options)
         return Producer(self._link, transactional_id, patient, options)
+
+    def make_row_producer(self, otherwise: Callable[[], Producer] | None = None) -> KafkaPythonRows:
+        return KafkaPythonRows((otherwise or self.make_producer)())
+
+    def make_transaction_producer(self, transactional_id: str, **options: Any) -> Producer:
+        producer = self.make_producer(transactional_id=transactional_id, **options)
+        producer.init_transactions()
+        return producer
+
+    def librdkafka_options(self, variable: str, choice: str) -> None:
+        """None: kafka-python serves."""
 
     def make_writer(self, transactional_id: str, answered_within_ms: int) -> Producer:
         return self.make_producer(

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from kafka import TopicPartition
-from kafka.errors import KafkaError, KafkaTimeoutError
+from kafka.errors import KafkaError
 
 from formats.changelog import ControlRecord, RowRecords
 from formats.client_headers import ID, number
@@ -43,6 +43,9 @@ TENTATIVE = "tentative"
 ON_THE_WAY_BYTES = 256 << 20
 """The most that may be on its way to Kafka. Above it `begin` waits, and `take`, which must not wait, ends the process. It is
 more than for q.out, because an undo sends all tentative keys at once."""
+
+CLOSE_WITHIN_S = 2.0
+"""How long `close` waits for Kafka."""
 
 Row = tuple[int, bytes]
 """A stable row: its id, and its JSON text."""
@@ -74,7 +77,7 @@ class LatestTopic:
         self._is_closed = False
         self._consumer = cluster.make_consumer()
         self._end = self._read()
-        self._producer = cluster.make_producer()
+        self._producer = cluster.make_row_producer()
 
     def begin(self, lacking_from: int, end: int) -> None:
         """Correct the keys that earlier incarnations left tentative or wrong, then write the stable rows that q.out holds
@@ -120,10 +123,8 @@ class LatestTopic:
                     self._fence()
 
     def close(self) -> None:
-        with suppress(KafkaTimeoutError):
-            self._producer.flush(timeout=2)
+        close_producer(self._producer, CLOSE_WITHIN_S)
         self._is_closed = True
-        close_producer(self._producer, 0)
         self._consumer.close()
 
     def _read(self) -> int:
@@ -211,9 +212,9 @@ class LatestTopic:
         self._end += 1
         with self._changed:
             self._on_the_way += nbytes
-        future = self._producer.send(self._topic, value, key=key, headers=facts, partition=0)
-        future.add_errback(self._fail)
-        future.add_callback(lambda metadata: self._note_written(nbytes, offset, metadata.offset))
+        self._producer.send_all(
+            self._topic, [(value, key, facts)], lambda got: self._note_written(nbytes, offset, got), self._fail
+        )
 
     def _note_written(self, nbytes: int, offset: int, got: int) -> None:
         with self._changed:

@@ -11,7 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -113,8 +112,7 @@ class OutWriter:
 
 
 class OutTopic:
-    """One egress's q.out. `replica()`: the replica whose stream is read now; `exit(code)` ends the process. The clients that
-    write the logs of the process write it: so what a process has to say goes in few requests.
+    """One egress's q.out. `replica()`: the replica whose stream is read now; `exit(code)` ends the process.
 
     `on_change()` is called when clients begin to have tentative rows, and when they have none any more.
 
@@ -242,10 +240,8 @@ class OutTopic:
             self._sent.append(sent)
         if self._is_closed:
             return  # rows would follow those that clients were not given
-        for record, key, facts in zip(records, keys, headers, strict=True):
-            future = self._clients.producer.send(self._topic, record, key=key, headers=facts, partition=0)
-            future.add_errback(self._refuse)
-        future.add_callback(lambda metadata: self._hear(sent, metadata))
+        rows = zip(records, keys, headers, strict=True)
+        self._clients.row_producer.send_all(self._topic, rows, lambda offset: self._hear(sent, offset), self._refuse)
 
     @property
     def _may_send(self) -> bool:
@@ -256,20 +252,20 @@ class OutTopic:
 
     # Acknowledgements, in the producer's thread
 
-    def _hear(self, sent: _FrameRecords, metadata: Any) -> None:
+    def _hear(self, sent: _FrameRecords, offset: int) -> None:
         """As `_give`; Kafka's client would hide an exception, so it is logged here, and ends the process."""
         try:
-            self._give(sent, metadata)
+            self._give(sent, offset)
         except Exception as error:
             _logger.exception("rows that %s has cannot be passed to the other topics", self._topic)
             self._stop(1, f"cannot be passed on: {error!r}")
 
-    def _give(self, sent: _FrameRecords, metadata: Any) -> None:
+    def _give(self, sent: _FrameRecords, offset: int) -> None:
         """Kafka has a frame's last record, and so all before it: deliver its rows to the other topics."""
         if self._is_closed:
             return
         # If a retry finds that Kafka had the record already, the acknowledgement may lack its offset.
-        if metadata.offset not in (sent.end - 1, -1):
+        if offset not in (sent.end - 1, -1):
             self._stop(EXIT_FENCED, "has another writer: a later incarnation of this egress has begun")
             return
         given_us = now_us()

@@ -71,8 +71,7 @@ class StableTopic:
         self._topic = topic
         self._out_topic = out_topic
         self._exit = exit
-        self._producer = cluster.make_producer(transactional_id=transactional_id, batch_size=BATCH_BYTES)
-        self._producer.init_transactions()
+        self._producer = cluster.make_transaction_producer(transactional_id, batch_size=BATCH_BYTES)
         self.next_id = read_stable_tail(cluster, topic, out_topic)
         self.n_skipped = 0
         self._incarnation = number(0)

@@ -7,7 +7,9 @@ silent, and the protocol handles silence.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -20,7 +22,15 @@ from kafka.errors import (
 )
 
 from boreal.client.kafka_clients import make_client
-from services.kafka.settings import ServiceSettings
+from boreal.model.errors import UserError
+from services.kafka.row_producers import (
+    KafkaPythonRows,
+    LibrdkafkaRows,
+    LibrdkafkaTransactions,
+    RowProducer,
+    TransactionProducer,
+)
+from services.kafka.settings import ClientChoice, ServiceSettings
 
 ANSWERED_WITHIN_MS = 10_000
 """How long those who write and read records of the installation wait for Kafka's answer."""
@@ -71,6 +81,7 @@ class Cluster:
             self._common["ssl_cafile"] = str(kafka.ca_file)
         if proxy := proxy or settings.proxies.get(site):
             self._common["proxy_url"] = proxy
+        self._row_producer = settings.row_producer
 
     def make_producer(self, *, transactional_id: str | None = None, patient: bool = True, **options: Any) -> KafkaProducer:
         """A producer. patient: idempotent, in order, retries for ever. Otherwise records that cannot be sent at once are
@@ -131,10 +142,36 @@ class Cluster:
         }
         return make_client(KafkaConsumer, {**self._common, **settings, **options})
 
-    @property
-    def librdkafka_options(self) -> dict[str, Any] | None:
-        """How a client of librdkafka reaches the cluster; None if there is a proxy in between, which librdkafka lacks."""
-        if "proxy_url" in self._common:
+    def make_row_producer(self, otherwise: Callable[[], KafkaProducer] | None = None) -> RowProducer:
+        """A producer, patient as above, of what clients read. otherwise: what gives kafka-python's, where librdkafka does not
+        serve; None: a new one."""
+        options = self._row_options()
+        return KafkaPythonRows((otherwise or self.make_producer)()) if options is None else LibrdkafkaRows(options)
+
+    def make_transaction_producer(self, transactional_id: str, **options: Any) -> TransactionProducer:
+        """The same, in transactions. Returns when the writers before it are fenced. options: of KafkaProducer."""
+        found = self._row_options()
+        if found is not None:
+            return LibrdkafkaTransactions(found, transactional_id, BOOTSTRAP_TIMEOUT_MS / 1_000)
+        producer = self.make_producer(transactional_id=transactional_id, **options)
+        producer.init_transactions()
+        return producer
+
+    def _row_options(self) -> dict[str, Any] | None:
+        """Of librdkafka, to write what clients read; None if kafka-python serves."""
+        found = self.librdkafka_options("BOREAL_ROW_PRODUCER", self._row_producer)
+        limits = {"message.max.bytes": MAX_FRAME_BYTES, "linger.ms": LINGER_MS, "request.timeout.ms": REQUEST_TIMEOUT_MS}
+        return None if found is None else {**found, **limits, "retry.backoff.ms": 50}
+
+    def librdkafka_options(self, variable: str, choice: ClientChoice) -> dict[str, Any] | None:
+        """How a client of librdkafka reaches the cluster; None if kafka-python serves. variable: the setting that chooses.
+        UserError if librdkafka is asked for where it cannot serve: it knows no proxies."""
+        has_proxy, is_missing = "proxy_url" in self._common, find_spec("confluent_kafka") is None
+        if choice == "librdkafka" and has_proxy:
+            raise UserError(variable, choice, "knows no proxies", "set it to kafka-python, or reach the site without a proxy")
+        if choice == "librdkafka" and is_missing:
+            raise UserError(variable, choice, "is not installed", "pip install 'boreal[librdkafka]'")
+        if choice == "kafka-python" or has_proxy or is_missing:
             return None
         kafka = self._settings
         options: dict[str, Any] = {
@@ -159,12 +196,21 @@ class Cluster:
         return make_client(KafkaAdminClient, {**self._common, "request_timeout_ms": 10_000, **options})
 
 
-def close_producer(producer: KafkaProducer, within_s: float) -> None:
-    """Close a producer after it has sent its remaining records; those that Kafka does not accept within `within_s` are lost.
+def close_producer(producer: Any, within_s: float) -> None:
+    """Close a producer, of whatever kind, after it has sent its remaining records; those that Kafka does not accept within
+    `within_s` are lost.
 
     If some are left, kafka-python's `close` raises KafkaTimeoutError before it stops its thread, which would go on sending
     until the process ends. No public method stops that thread.
     """
+    if isinstance(producer, LibrdkafkaTransactions):
+        producer.close()
+        return
+    if isinstance(producer, LibrdkafkaRows):
+        producer.close(within_s)
+        return
+    if isinstance(producer, KafkaPythonRows):
+        producer = producer.producer
     try:
         producer.close(timeout=within_s)
     except KafkaTimeoutError:
@@ -191,12 +237,18 @@ def _says_fenced(content: object) -> bool:
     return isinstance(content, str) and any(kind.__name__ in content for kind in _FENCING)
 
 
-def silence_producer(producer: KafkaProducer) -> None:
-    """Send nothing more; returns at once. Call it in the errback of a failed send, before the next send begins.
+def silence_producer(producer: Any) -> None:
+    """Send nothing more with this producer, of whatever kind; returns at once. Call it in the errback of a failed send, before
+    the next send begins.
 
     If a broker has lost the end of a log, kafka-python drops the records in flight and continues with the next ones, so the
     rows in between would be missing for ever. No public method prevents that.
     """
+    if isinstance(producer, LibrdkafkaRows):
+        producer.silence()
+        return
+    if isinstance(producer, KafkaPythonRows):
+        producer = producer.producer
     producer._sender.force_close()
 
 

@@ -155,6 +155,10 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
+ClientChoice = Literal["auto", "kafka-python", "librdkafka"]
+"""A client of Kafka. auto: librdkafka where it is installed and can reach the site."""
+
+
 class ServiceSettings(BaseSettings):
     """Everything, validated."""
 
@@ -183,6 +187,12 @@ class ServiceSettings(BaseSettings):
         "JSON object.",
     )
     spark: SparkSettings = Field(default=SparkSettings(), description="Where and how Spark runs operators.")
+    row_producer: ClientChoice = Field(
+        default="auto",
+        description="Which client writes what clients read, such as `q.out` and `q.stable`: `librdkafka`, `kafka-python`, or "
+        "`auto`: librdkafka where confluent-kafka is installed (`pip install 'boreal[librdkafka]'`) and the site is reached "
+        "without a proxy.",
+    )
 
     @property
     def home(self) -> str:

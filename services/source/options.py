@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from boreal.model.durations import Bytes
-from services.source.record_readers import ReaderChoice
+from services.kafka.settings import ClientChoice
 
 
 class SourceOptions(BaseSettings):
@@ -35,7 +35,7 @@ class SourceOptions(BaseSettings):
         validate_default=False,
         description="The most that a source keeps on disk of posted rows while Kafka does not take them.",
     )
-    topic_reader: ReaderChoice = Field(
+    topic_reader: ClientChoice = Field(
         default="auto",
         description="Which client a source reads the user's topic with: `librdkafka`, `kafka-python`, or `auto`: librdkafka "
         "where confluent-kafka is installed (`pip install 'boreal[librdkafka]'`) and the site is reached without a proxy.",

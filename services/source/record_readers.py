@@ -8,22 +8,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 
-from boreal.model.errors import UserError
 from intake.user_records import Headers, PartitionRecords
 from services.kafka.clusters import Cluster, log_retry
+from services.kafka.settings import ClientChoice
 
 if TYPE_CHECKING:
     import confluent_kafka
-
-ReaderChoice = Literal["auto", "kafka-python", "librdkafka"]
-"""auto: librdkafka where it is installed and can reach the site."""
 
 FETCH_BYTES = 1 << 20
 """The most that is fetched from a partition at a time: small, so that a backlog is read evenly from all partitions."""
@@ -193,15 +189,10 @@ class LibrdkafkaReader:
         return bool(code == self._kafka.KafkaError._PARTITION_EOF)
 
 
-def make_reader(choice: ReaderChoice, cluster: Cluster, topic: str, look_ms: int, with_keys: bool) -> RecordReader:
+def make_reader(choice: ClientChoice, cluster: Cluster, topic: str, look_ms: int, with_keys: bool) -> RecordReader:
     """A reader of this topic alone. look_ms: how long a poll gathers records if few come. with_keys: whether keys and time
     stamps are wanted. UserError if librdkafka is asked for where it cannot serve; KafkaError if the cluster is out of reach."""
-    options = cluster.librdkafka_options
-    if choice == "kafka-python" or (choice == "auto" and (options is None or find_spec("confluent_kafka") is None)):
-        return KafkaPythonReader(cluster, topic, look_ms, with_keys)
+    options = cluster.librdkafka_options("BOREAL_TOPIC_READER", choice)
     if options is None:
-        fix = "set it to kafka-python, or reach the site without a proxy"
-        raise UserError("BOREAL_TOPIC_READER", choice, "knows no proxies", fix)
-    if find_spec("confluent_kafka") is None:
-        raise UserError("BOREAL_TOPIC_READER", choice, "is not installed", "pip install 'boreal[librdkafka]'")
+        return KafkaPythonReader(cluster, topic, look_ms, with_keys)
     return LibrdkafkaReader(options, topic, look_ms, with_keys)

@@ -11,8 +11,9 @@ from kafka import TopicPartition
 from intake.place import SourcePlace
 from intake.user_records import PartitionRecords
 from services.hosting.connections import TopicClients
+from services.kafka.settings import ClientChoice
 from services.source.calm_reader import CalmReader
-from services.source.record_readers import ReaderChoice, make_reader
+from services.source.record_readers import make_reader
 
 _logger = logging.getLogger("boreal.source")
 
@@ -26,7 +27,7 @@ class UserTopic:
         clients: TopicClients,
         name: str,
         look_ms: int,
-        choice: ReaderChoice = "auto",
+        choice: ClientChoice = "auto",
         with_keys: bool = False,
         since_ms: int | None = None,
     ) -> None:

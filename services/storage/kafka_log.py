@@ -30,6 +30,7 @@ from logs.index import Index
 from logs.log import ControlFrame, TrimmedError
 from logs.restart import holds
 from services.kafka.clusters import RECORD_BYTES, Cluster, close_producer, silence_producer
+from services.kafka.row_producers import RowProducer
 from services.storage.log_partition import LogPartition, make_log_consumer
 
 WINDOW_FRAMES = 1024
@@ -101,20 +102,32 @@ class SiteClients:
                 return self._cluster.make_producer(batch_size=BATCH_BYTES)
 
     @cached_property
+    def row_producer(self) -> RowProducer:
+        """What writes q.out. kafka-python's is the one that writes the logs: so what a process has to say goes in few
+        requests."""
+        return self._cluster.make_row_producer(lambda: self.producer)
+
+    @cached_property
     def admin(self) -> KafkaAdminClient:
         return self._cluster.make_admin()
 
     def refuse(self, refusal: AppendRefusedError) -> None:
         """A send has failed: send nothing more. Call this in the errback."""
         self.refusal = self.refusal or refusal
-        silence_producer(self.producer)
+        for producer in self._producers:
+            silence_producer(producer)
+
+    @property
+    def _producers(self) -> list[Any]:
+        """Those that were made."""
+        return [self.__dict__[name] for name in ("producer", "row_producer") if name in self.__dict__]
 
     def close(self) -> None:
         clients = self.__dict__
         if "consumer" in clients:
             self.consumer.close(autocommit=False)
-        if "producer" in clients:
-            close_producer(self.producer, 2)
+        for producer in self._producers:
+            close_producer(producer, 2)
         if "admin" in clients:
             self.admin.close()
 

@@ -21,6 +21,7 @@ from services.egress.latest import LatestTopic
 from services.egress.tail import StableRow
 from services.hosting.process import EXIT_FENCED
 from services.kafka.clusters import RECORD_BYTES, Cluster
+from services.kafka.row_producers import KafkaPythonRows
 from tests.waiting import start_until_it_waits
 
 SCHEMA = Schema.of({"n": "int"})
@@ -70,8 +71,8 @@ class Kafka:
     def close(self) -> None:
         pass
 
-    def make_producer(self) -> Kafka:
-        return self
+    def make_row_producer(self) -> KafkaPythonRows:
+        return KafkaPythonRows(self)
 
     def force_close(self) -> None:
         self.is_silent = True

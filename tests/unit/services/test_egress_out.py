@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any, cast
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from services.egress.stable import StableTopic
 from services.egress.tail import StableRow
 from services.hosting.process import EXIT_FENCED
 from services.kafka.clusters import RECORD_BYTES, Cluster
+from services.kafka.row_producers import KafkaPythonRows
 from services.storage.kafka_log import SiteClients
 from tests.waiting import start_until_it_waits
 
@@ -43,6 +45,9 @@ class Kafka:
 
     def make_producer(self, **options: Any) -> Kafka:
         return self
+
+    def make_row_producer(self, otherwise: Callable[[], Kafka]) -> KafkaPythonRows:
+        return KafkaPythonRows(otherwise())
 
     def force_close(self) -> None:
         self.is_silent = True

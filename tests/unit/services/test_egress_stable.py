@@ -40,11 +40,8 @@ class Kafka:
         self.q_out: list[StableRow] = []
         self._under_way: list[int] = []
 
-    def make_producer(self, **options: Any) -> Kafka:
+    def make_transaction_producer(self, transactional_id: str, **options: Any) -> Kafka:
         return self
-
-    def init_transactions(self) -> None:
-        pass
 
     def begin_transaction(self) -> None:
         self._under_way = []
