@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaError, ProducerFencedError, for_code
+from kafka.errors import KafkaError, MessageSizeTooLargeError, ProducerFencedError, for_code
 
 if TYPE_CHECKING:
     import confluent_kafka
@@ -61,9 +61,13 @@ class KafkaPythonRows:
         self.producer = producer
 
     def send_all(self, topic: str, records: Iterable[RowRecord], on_stored: OnStored, on_refused: OnRefused) -> None:
-        for value, key, headers in records:
-            future = self.producer.send(topic, value, key=key, headers=headers, partition=0)
-            future.add_errback(on_refused)
+        try:
+            for value, key, headers in records:
+                future = self.producer.send(topic, value, key=key, headers=headers, partition=0)
+                future.add_errback(on_refused)
+        except MessageSizeTooLargeError as error:
+            on_refused(error)
+            return
         future.add_callback(lambda metadata: on_stored(metadata.offset))
 
 

@@ -27,7 +27,7 @@ from services.egress.stable import StableTopic
 from services.egress.tail import OutTail, read_out_tail, read_range
 from services.hosting.registry import Registry
 from services.kafka.clusters import Cluster
-from services.kafka.settings import RegistrySettings, ServiceSettings
+from services.kafka.settings import ClientChoice, KafkaSettings, RegistrySettings, ServiceSettings
 from services.stack.servers import KafkaServer
 from services.storage.kafka_log import SiteClients
 
@@ -36,8 +36,9 @@ LOG = LogId("out", "r0", 0)
 BUCKET = 100
 
 
-def cluster_of(server: KafkaServer, site: str = "a") -> Cluster:
-    return Cluster(site, ServiceSettings(sites={site: {"bootstrap": server.bootstrap}}), "test")  # type: ignore[dict-item]
+def cluster_of(server: KafkaServer, site: str = "a", row_producer: ClientChoice = "auto") -> Cluster:
+    settings = ServiceSettings(sites={site: KafkaSettings(bootstrap=server.bootstrap)}, row_producer=row_producer)
+    return Cluster(site, settings, "test")
 
 
 def wait_until(condition: Callable[[], object], what: str, within_s: float = 120, every_s: float = 0.005) -> None:

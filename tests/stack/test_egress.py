@@ -69,9 +69,10 @@ pytestmark = pytest.mark.usefixtures("servers")
 # The outlet by itself: frames in, records out, no instance.
 
 
-@pytest.fixture
-def cluster(kafka: KafkaServer) -> Cluster:
-    return cluster_of(kafka)
+@pytest.fixture(params=["auto", pytest.param("kafka-python", marks=pytest.mark.soak)])
+def cluster(kafka: KafkaServer, request: pytest.FixtureRequest) -> Cluster:
+    """With either client that writes for readers."""
+    return cluster_of(kafka, row_producer=request.param)
 
 
 @pytest.fixture
