@@ -14,14 +14,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError, MessageSizeTooLargeError
+from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 
 from boreal.model.errors import BorealError, ProtocolError
 from boreal.model.frames import Anchor, Data, Frame, LogId, Start
@@ -41,6 +41,8 @@ UNACKNOWLEDGED_BYTES = 64 << 20
 """Size of unacknowledged frames above which `append_later` waits."""
 BATCH_BYTES = 256 << 10
 """The size of a request to Kafka: records that wait for an earlier request go together."""
+CLOSE_MS = 500
+"""How long closing a consumer may take, in milliseconds."""
 HISTORY_LOOK_S = 10.0
 """Minimum interval between questions to Kafka where the history of a log begins."""
 
@@ -85,14 +87,28 @@ class SiteClients:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.reading = threading.RLock()
-        """Held while `consumer` is in use."""
+        self._reading = threading.RLock()
+        self._consumer: KafkaConsumer | None = None
         self.refusal: AppendRefusedError | None = None
         """The first rejected append; after it no log of the site is written any more."""
 
-    @cached_property
-    def consumer(self) -> KafkaConsumer:
-        return make_log_consumer(self._cluster)
+    @contextmanager
+    def reading(self) -> Iterator[KafkaConsumer]:
+        """The consumer, for one thread at a time. One that has not answered in time is replaced by the next use: kafka-python's
+        may never answer again, though Kafka does."""
+        with self._reading:
+            if self._consumer is None:
+                self._consumer = make_log_consumer(self._cluster)
+            try:
+                yield self._consumer
+            except KafkaTimeoutError:
+                self._close_consumer()
+                raise
+
+    def _close_consumer(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close(autocommit=False, timeout_ms=CLOSE_MS)
 
     @cached_property
     def producer(self) -> KafkaProducer:
@@ -123,12 +139,11 @@ class SiteClients:
         return [self.__dict__[name] for name in ("producer", "row_producer") if name in self.__dict__]
 
     def close(self) -> None:
-        clients = self.__dict__
-        if "consumer" in clients:
-            self.consumer.close(autocommit=False)
+        with self._reading:
+            self._close_consumer()
         for producer in self._producers:
             close_producer(producer, 2)
-        if "admin" in clients:
+        if "admin" in self.__dict__:
             self.admin.close()
 
 
@@ -214,7 +229,6 @@ class KafkaLog:
         self.on_fenced: Callable[[], None] = lambda: None
         """Called once, in a thread of the Kafka client, when another process has written to this log."""
         self._site = site
-        self._partition = LogPartition(site.consumer, log, topic)
         self._lock = threading.RLock()
         self._flow = threading.Condition()
         self._unacknowledged = self._unacknowledged_bytes = 0
@@ -223,8 +237,16 @@ class KafkaLog:
         self._read_window: _Window | None = None
         self._history_us = history_us
         self._history_start, self._look_at = 0, 0.0
-        with site.reading:
+        with site.reading() as consumer:
+            self._partition = LogPartition(consumer, log, topic)
             self._start, self._opened_at = self._partition.bounds()
+
+    @contextmanager
+    def _reading(self) -> Iterator[LogPartition]:
+        """The log's partition, to be read by this thread alone."""
+        with self._site.reading() as consumer:
+            self._partition.use(consumer)
+            yield self._partition
 
     @property
     def _window(self) -> _Window:
@@ -233,8 +255,8 @@ class KafkaLog:
             count = self._window_frames
             while self._read_window is None:
                 base = max(self._start, self._opened_at - count)
-                with self._site.reading:
-                    index, sizes = self._partition.index(base, self._opened_at, self._start)
+                with self._reading() as partition:
+                    index, sizes = partition.index(base, self._opened_at, self._start)
                 if base == self._start or index.anchor is not None:
                     self._read_window = _Window(index, deque(sizes), sum(sizes))
                 count *= 2
@@ -381,8 +403,8 @@ class KafkaLog:
             if offset > self.end:
                 raise ProtocolError(f"{self.id} ends at offset {self.end}, but offset {offset} was requested")
             wanted = self._wanted(offset, max_frames, skip_revoked)
-        with self._site.reading:
-            return _read_frames(self._partition, wanted, max_frames, max_bytes) if wanted else []
+        with self._reading() as partition:
+            return _read_frames(partition, wanted, max_frames, max_bytes) if wanted else []
 
     def _wanted(self, offset: int, max_frames: int, skip_revoked: bool) -> set[int]:
         """The offsets that a read returns; more than max_frames if revoked frames have to be found first."""
@@ -390,8 +412,8 @@ class KafkaLog:
             return set(range(offset, min(offset + max_frames, self.end)))
         index = self._index
         if offset < index.start:
-            with self._site.reading:
-                index, _ = self._partition.index(offset, index.end, self._start)
+            with self._reading() as partition:
+                index, _ = partition.index(offset, index.end, self._start)
         return set(index.offsets_from(offset, skip_revoked))
 
     def offset_after(self, stable_id: int) -> int:
@@ -409,13 +431,13 @@ class KafkaLog:
         if is_whole or found > base:
             return found
         # The row is before the window, or exactly at its beginning.
-        with self._site.reading:
-            return self._partition.offset_after(stable_id, start, base + 1, next_stable_id)
+        with self._reading() as partition:
+            return partition.offset_after(stable_id, start, base + 1, next_stable_id)
 
     def _search(self, stable_id: int) -> int:
-        with self._site.reading:
-            last = self._partition.one(self._opened_at - 1).next_id if self._opened_at > self._start else 0
-            return self._partition.offset_after(stable_id, self._start, self._opened_at, last)
+        with self._reading() as partition:
+            last = partition.one(self._opened_at - 1).next_id if self._opened_at > self._start else 0
+            return partition.offset_after(stable_id, self._start, self._opened_at, last)
 
     def trim(self, stable_id: int) -> None:
         """As `Log.trim`. KafkaError if Kafka does not answer."""
@@ -437,8 +459,8 @@ class KafkaLog:
         only rises."""
         if time.monotonic() >= self._look_at:
             since_ms = (time.time_ns() // 1_000 - self._history_us) // 1_000
-            with self._site.reading:
-                found = self._partition.offset_since(since_ms)
+            with self._reading() as partition:
+                found = partition.offset_since(since_ms)
             self._history_start = self.end if found is None else found
             self._look_at = time.monotonic() + HISTORY_LOOK_S
         return self._history_start

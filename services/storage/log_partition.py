@@ -128,6 +128,11 @@ class LogPartition:
         # The last records, where most searches end: one fetch for all, instead of one per step of the search.
         self._recent: dict[int, LogRecord] = {}
 
+    def use(self, consumer: KafkaConsumer) -> None:
+        """Read with this consumer from now on."""
+        if consumer is not self._consumer:
+            self._consumer, self._size = consumer, FetchSize(consumer)
+
     def bounds(self) -> tuple[int, int]:
         """The first retained offset, and the offset of the next record."""
         self._assign()

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 from kafka import TopicPartition
-from kafka.errors import IllegalStateError, OutOfOrderSequenceNumberError
+from kafka.errors import IllegalStateError, KafkaTimeoutError, OutOfOrderSequenceNumberError
 from kafka.producer.future import FutureRecordMetadata
 from kafka.producer.record_accumulator import RecordAccumulator
 
@@ -90,3 +90,36 @@ def test_nothing_follows_a_frame_that_kafka_refuses_in_any_log_of_the_site() -> 
     for log in (one, other):
         with pytest.raises(AppendRefusedError, match=r"partition=0.*OutOfOrder"):
             log.append_later(boundary)
+
+
+def test_a_consumer_that_no_longer_answers_is_replaced() -> None:
+    """kafka-python's may never answer again: then no role could begin in its process."""
+
+    class Deaf(Kafka):
+        def __init__(self) -> None:
+            super().__init__()
+            self.made = 0
+            self.closed = 0
+            self.is_deaf = False
+
+        def make_consumer(self, **options: Any) -> Deaf:
+            self.made += 1
+            self.is_deaf = self.made == 1
+            return self
+
+        def beginning_offsets(self, partitions: list[TopicPartition], timeout_ms: int) -> dict[TopicPartition, int]:
+            if self.is_deaf:
+                raise KafkaTimeoutError("no offsets")
+            return dict.fromkeys(partitions, 0)
+
+        def close(self, **options: Any) -> None:
+            self.closed += 1
+
+    kafka = Deaf()
+    site = SiteClients(cast(Cluster, kafka))
+    with pytest.raises(KafkaTimeoutError):
+        KafkaLog(LogId("out", "r0", 0), "out", site)
+    assert (kafka.made, kafka.closed) == (1, 1)
+    for partition in (0, 1):
+        assert KafkaLog(LogId("out", "r0", partition), "out", site).start == 0
+    assert (kafka.made, kafka.closed) == (2, 1)
