@@ -125,6 +125,7 @@ def test_delay_suspend_is_unviable_sooner_than_process_suspend() -> None:
     assert ran.report["violations"] > 0
 
 
+@pytest.mark.soak
 def test_the_combinations_order_as_the_paper_has_them() -> None:
     """Single-node performance, the figure of the six combinations, for a failure whose reconciliation outlasts X: the
     four that go on during STABILIZATION keep X, the two that suspend do not; process & process gives the most tentative

@@ -162,7 +162,8 @@ def test_a_month_that_plain_spark_reads_is_what_duckdb_says(fed: Fed, session: S
     assert_same(in_order_of_keys(rows), fed.expected["departures"])
 
 
-@pytest.mark.parametrize("name", ["departures", pytest.param("weather_delays", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["departures", "weather_delays"])
 def test_a_range_of_days_is_what_duckdb_finds_and_what_clients_were_given(fed: Fed, session: SparkSession, name: str) -> None:
     deployment = fed.of(name)
     assert any(record["type"] == "tentative" for record in fed.departures.changes()), "the cut has gone unnoticed"
@@ -196,6 +197,7 @@ def test_a_query_is_verified_after_a_fault_and_its_correction(fed: Fed) -> None:
     assert (found["from"], found["to"]) == (None, None)
 
 
+@pytest.mark.soak
 def test_what_was_given_wrongly_is_found(
     fed: Fed, boreal: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,7 +224,8 @@ def test_what_was_given_wrongly_is_found(
     assert "same: " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("kind", ["parquet", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("csv", "jsonl"))])
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
 def test_backfilled_rows_go_to_a_file_of_any_kind(
     fed: Fed, boreal: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:

@@ -306,6 +306,7 @@ def slowest_new_ms(cluster: Cluster, since_us: int, out: str = "counts.out") -> 
     return max(first.values())
 
 
+@pytest.mark.soak
 def test_a_version_with_another_column_takes_over_and_no_row_is_lost_or_repeated(
     boreal: Commands, cluster: Cluster, feed: Feed
 ) -> None:

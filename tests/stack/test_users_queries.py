@@ -134,6 +134,7 @@ def test_a_tombstone_in_a_compacted_topic_deletes_a_row_of_the_table_from_its_ti
     assert boreal.shown("show", "priced")["streams"]["prices"]["dlq"] == 0
 
 
+@pytest.mark.soak
 def test_operators_of_a_package_run_and_a_process_that_lacks_it_is_named_and_stops_no_other(
     boreal: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def address(installation: Ringed, tokens: TokenStore, jobs: Jobs) -> Iterator[tu
     assert not thread.is_alive(), "open streams hold the end"
 
 
+@pytest.mark.soak
 def test_one_that_stops_reading_is_noticed_by_nobody(
     address: tuple[str, int], installation: Ringed, tokens: TokenStore
 ) -> None:
