@@ -289,13 +289,13 @@ class OutTopic:
             self._changed.notify()
 
     def _refuse(self, error: Exception) -> None:
-        self._clients.refuse(AppendRefusedError(self._topic, self._topic, error))
+        self._clients.refuse_rows(AppendRefusedError(self._topic, self._topic, error))
         self._stop(1, f"cannot be written: {error!r}")
 
     def _notice_refusal(self) -> None:
         """What another role of the process had refused takes the clients with it."""
-        if self._clients.refusal is not None:
-            self._stop(1, f"cannot be written any more: {self._clients.refusal}")
+        if self._clients.row_refusal is not None:
+            self._stop(1, f"cannot be written any more: {self._clients.row_refusal}")
 
     def _stop(self, code: int, why: str) -> None:
         """Stop delivery, and end the process."""

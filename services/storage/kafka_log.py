@@ -30,7 +30,7 @@ from logs.index import Index
 from logs.log import ControlFrame, TrimmedError
 from logs.restart import holds
 from services.kafka.clusters import RECORD_BYTES, Cluster, close_producer, silence_producer
-from services.kafka.row_producers import RowProducer
+from services.kafka.row_producers import KafkaPythonRows, RowProducer
 from services.storage.log_partition import LogPartition, make_log_consumer
 
 WINDOW_FRAMES = 1024
@@ -49,8 +49,8 @@ HISTORY_LOOK_S = 10.0
 
 @dataclass
 class AppendRefusedError(BorealError):
-    """Kafka has rejected a frame for good. All frames after it, in all logs and q.outs of the site, are lost. Who writes them
-    must restart from what the logs hold."""
+    """Kafka has rejected a frame for good. All frames after it, in all logs of the site, are lost, or in all q.outs; in both
+    where one client writes both. Who writes them must restart from what they hold."""
 
     log: LogId | str
     """The log that the frame was appended to, or the name of another topic."""
@@ -91,6 +91,8 @@ class SiteClients:
         self._consumer: KafkaConsumer | None = None
         self.refusal: AppendRefusedError | None = None
         """The first rejected append; after it no log of the site is written any more."""
+        self.row_refusal: AppendRefusedError | None = None
+        """The same of what clients read."""
 
     @contextmanager
     def reading(self) -> Iterator[KafkaConsumer]:
@@ -128,10 +130,23 @@ class SiteClients:
         return self._cluster.make_admin()
 
     def refuse(self, refusal: AppendRefusedError) -> None:
-        """A send has failed: send nothing more. Call this in the errback."""
+        """An append to a log has failed: send nothing more to logs. Call this in the errback."""
         self.refusal = self.refusal or refusal
-        for producer in self._producers:
-            silence_producer(producer)
+        silence_producer(self.producer)
+        if self._writes_rows_alike:
+            self.row_refusal = self.row_refusal or refusal
+
+    def refuse_rows(self, refusal: AppendRefusedError) -> None:
+        """The same of what clients read. Logs are written on if another client writes them."""
+        self.row_refusal = self.row_refusal or refusal
+        silence_producer(self.row_producer)
+        if self._writes_rows_alike:
+            self.refusal = self.refusal or refusal
+
+    @property
+    def _writes_rows_alike(self) -> bool:
+        """Whether the producer of logs writes what clients read, too, or might: nothing was written yet."""
+        return isinstance(self.__dict__.get("row_producer"), KafkaPythonRows | None)
 
     @property
     def _producers(self) -> list[Any]:
@@ -163,8 +178,9 @@ class LogClients:
         """Clients of each site for a role that writes or reads logs in these topics, until they are returned."""
         with self._lock:
             for site, clients in list(self._shared.items()):
-                if clients.refusal is not None:
-                    self._rejected.add(clients.refusal.topic)
+                refusals = [refusal for refusal in (clients.refusal, clients.row_refusal) if refusal is not None]
+                if refusals:
+                    self._rejected.update(refusal.topic for refusal in refusals)
                     del self._shared[site]
             is_alone = not self._rejected.isdisjoint(topics)
             leased = {site: SiteClients(cluster) if is_alone else self._of(site) for site, cluster in self._clusters.items()}

@@ -9,11 +9,13 @@ from contextlib import contextmanager
 import pytest
 from kafka.errors import KafkaError, MessageSizeTooLargeError
 
+from boreal.model.frames import Boundary, LogId, Origin
 from services.kafka.clusters import MAX_FRAME_BYTES, Cluster, close_producer, is_fenced, silence_producer
 from services.kafka.row_producers import KafkaPythonRows, LibrdkafkaRows, RowProducer, RowRecord
 from services.kafka.settings import ClientChoice, KafkaSettings, ServiceSettings
 from services.kafka.topics import TopicSpec, ensure
 from services.stack.servers import KafkaServer
+from services.storage.kafka_log import AppendRefusedError, KafkaLog, LogClients
 from tests.stack.lives import cluster_of, records_of, wait_until
 
 CLIENTS: tuple[ClientChoice, ...] = ("kafka-python", "librdkafka")
@@ -156,3 +158,35 @@ def test_where_kafka_is_away_a_producer_of_transactions_is_not_made_and_rows_can
         with row_producer(cluster) as producer:
             producer.send_all("t", records(0, 2), heard.store, heard.refuse)
         assert not heard.offsets
+
+
+def test_logs_go_on_when_kafka_refuses_what_clients_read_if_another_client_writes_them(
+    client: ClientChoice, kafka: KafkaServer, fresh_name: str
+) -> None:
+    """And those who begin later get other clients."""
+    cluster, refused = cluster_of(kafka, row_producer=client), threading.Event()
+    ensure(cluster, [TopicSpec(fresh_name, 1, {"max.message.bytes": "2000"}), TopicSpec(f"{fresh_name}.log", 1)])
+    clients = LogClients({"a": cluster})
+    [site] = clients.lease({fresh_name}).values()
+    log = KafkaLog(LogId("all", "r0", 0), f"{fresh_name}.log", site)
+    log.append(Boundary(Origin("r0", 1), 0, 1, False, 0, 0))
+
+    def refuse(error: Exception) -> None:
+        site.refuse_rows(AppendRefusedError(fresh_name, fresh_name, error))
+        refused.set()
+
+    site.row_producer.send_all(fresh_name, [(b"x" * 5_000, None, [])], lambda offset: None, refuse)
+    assert refused.wait(60)
+    assert site.row_refusal is not None and site.row_refusal.topic == fresh_name
+    if client == "librdkafka":
+        log.append(Boundary(Origin("r0", 1), 0, 2, False, 0, 0))
+        assert log.end == 2
+    else:
+        with pytest.raises(AppendRefusedError, match=fresh_name):
+            log.append(Boundary(Origin("r0", 1), 0, 2, False, 0, 0))
+    [other] = clients.lease({"other"}).values()
+    [own] = clients.lease({fresh_name}).values()
+    assert len({id(each) for each in (site, other, own)}) == 3, "its writer cannot stop others again"
+    for each in (site, other, own):
+        clients.give_back([each])
+    clients.close()
