@@ -14,6 +14,7 @@ from boreal.query.spec import Query
 from deployment.query_record import QueryRecord
 from formats.json_text import moment
 from role_simulation.threads import EPOCH_US
+from services.kafka.clusters import REQUEST_TIMEOUT_MS
 
 FED_US = 10_000_000
 """For how long producers write records."""
@@ -72,6 +73,8 @@ _FAILPOINTS = (
     "source.announced",
     "source.between_logs",
 )
+_REPEATED_US = REQUEST_TIMEOUT_MS * 1_000
+"""How long after a fault a request may be repeated that was lost in it."""
 _FAULTS = (*_OF_A_WORKER, *_OF_ALL, *_BETWEEN_SITES, "redis_down", "redis_silent")
 
 
@@ -134,10 +137,20 @@ class RoleScenario:
         return any(fault.kind == "twin" for fault in self.faults)
 
     @property
-    def spares_last_worker(self) -> bool:
-        """Whether nothing fails that the last worker, with the egress and a replica, depends on."""
+    def keeps_x(self) -> bool:
+        """Whether clients of the last worker's egress have answers within X: nothing that this worker depends on fails, with its
+        egress and a replica, and others do not fail at the same time. All sources may be theirs, and without any input there
+        is nothing to answer."""
+        others = [fault for fault in self.faults if fault.kind in (*_OF_A_WORKER, *_BETWEEN_SITES)]
+        if any(fault.kind in _OF_ALL for fault in self.faults) or any(
+            fault.kind in _OF_A_WORKER and fault.worker == self.workers - 1 for fault in others
+        ):
+            return False
         return not any(
-            fault.kind in _OF_ALL or (fault.kind in _OF_A_WORKER and fault.worker == self.workers - 1) for fault in self.faults
+            one.worker != other.worker and one.at_us < other.at_us + other.for_us + _REPEATED_US
+            for one in others
+            for other in others
+            if one.at_us >= other.at_us
         )
 
 
