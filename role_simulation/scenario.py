@@ -138,9 +138,9 @@ class RoleScenario:
 
     @property
     def keeps_x(self) -> bool:
-        """Whether clients of the last worker's egress have answers within X: nothing that this worker depends on fails, with its
-        egress and a replica, and others do not fail at the same time. All sources may be theirs, and without any input there
-        is nothing to answer."""
+        """Whether clients of the last worker's egress have answers within X: nothing fails that this worker, with its egress
+        and a replica, depends on, and no two others fail at once. All sources may be theirs, and without input there is nothing
+        to answer."""
         others = [fault for fault in self.faults if fault.kind in (*_OF_A_WORKER, *_BETWEEN_SITES)]
         if any(fault.kind in _OF_ALL for fault in self.faults) or any(
             fault.kind in _OF_A_WORKER and fault.worker == self.workers - 1 for fault in others
