@@ -22,7 +22,7 @@ COPY bench bench
 COPY api api
 COPY boreal_cli boreal_cli
 COPY boreal_testing boreal_testing
-RUN pip install --no-cache-dir '.[stack,otel]'
+RUN pip install --no-cache-dir '.[librdkafka,otel,stack]'
 
 RUN useradd --system --create-home --uid 10001 boreal && install --directory --owner boreal /var/lib/boreal
 USER boreal

@@ -1,4 +1,4 @@
-"""What is told of a Kafka that does not do what it is asked."""
+"""What is told of a Kafka that does not do what it is asked, and which client serves where."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from kafka.errors import (
 from kafka.producer.transaction_manager import TransactionManager
 
 from boreal.client.kafka_clients import make_client
+from boreal.model.errors import UserError
 from services.kafka import clusters as clusters_module
-from services.kafka.clusters import FOR_EVER_MS, close_producer, is_fenced, log_retry
+from services.kafka.clusters import FOR_EVER_MS, Cluster, close_producer, is_fenced, log_retry
+from services.kafka.settings import ClientChoice, KafkaSettings, ServiceSettings
 from tests.waiting import wait
 
 
@@ -58,3 +60,29 @@ def test_a_fenced_writer_is_told_whether_its_call_or_the_thread_behind_it_learne
         TransactionManager._maybe_fail_with_error(failed)
     assert is_fenced(told.value), "the next call of a transaction has its text alone"
     assert not is_fenced(OSError(11, "no"))
+
+
+def options_of(choice: ClientChoice, proxy: str | None = None) -> dict[str, object] | None:
+    """Of librdkafka; None if kafka-python serves."""
+    cluster = Cluster("a", ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:9")}), "test", proxy)
+    return cluster.librdkafka_options("BOREAL_ROW_PRODUCER", choice)
+
+
+def test_librdkafka_serves_unless_another_client_is_asked_for_or_there_is_a_proxy() -> None:
+    proxy, choices = "socks5://127.0.0.1:9", ("auto", "librdkafka")
+    for choice in choices:
+        found = options_of(choice)
+        assert found is not None and found["bootstrap.servers"] == "127.0.0.1:9"
+    assert options_of("kafka-python") is None
+    assert options_of("auto", proxy) is None
+    with pytest.raises(UserError, match="BOREAL_ROW_PRODUCER: knows no proxies"):
+        options_of("librdkafka", proxy)
+
+
+def test_where_librdkafka_is_not_installed_kafka_python_serves_or_a_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clusters_module, "find_spec", lambda name: None)
+    assert options_of("auto") is None
+    with pytest.raises(UserError, match=r"is not installed .*; pip install 'boreal\[librdkafka\]'"):
+        options_of("librdkafka")
