@@ -69,7 +69,8 @@ def options_of(choice: ClientChoice, proxy: str | None = None) -> dict[str, obje
 
 
 def test_librdkafka_serves_unless_another_client_is_asked_for_or_there_is_a_proxy() -> None:
-    proxy, choices = "socks5://127.0.0.1:9", ("auto", "librdkafka")
+    proxy = "socks5://127.0.0.1:9"
+    choices: tuple[ClientChoice, ...] = ("auto", "librdkafka")
     for choice in choices:
         found = options_of(choice)
         assert found is not None and found["bootstrap.servers"] == "127.0.0.1:9"
