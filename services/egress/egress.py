@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -45,6 +45,9 @@ from services.kafka.control import ControlPlane
 from services.kafka.dead_letters import BrokenFrames
 from services.kafka.topics import control_topic, debezium_topic, latest_topic, out_topic, records_topic, stable_topic
 from services.storage.kafka_log import KafkaLogStore, SiteClients
+
+with suppress(ImportError):
+    import confluent_kafka  # noqa: F401 - the first egress would import it while its clients wait
 
 PREPARE_RETRY_S = 0.5
 
