@@ -536,7 +536,8 @@ def test_another_mode_restarts_replicas_one_after_the_other(boreal: Commands) ->
     ended = {name: looks(name, "stopping", "waiting", "starting") for name in boreal.processes()}
     assert {name for name, at in ended.items() if at} == {"node.counts.r0", "node.counts.r1", "egress.counts.a"}
     first, second = sorted(["node.counts.r0", "node.counts.r1"], key=lambda name: ended[name][0])
-    back = next(at for at in looks(first, "running") if at > ended[first][0])
+    # On a busy machine it may be ready for no longer than between two looks, before it recovers.
+    back = next(at for at in looks(first, "running", "recovering") if at > ended[first][0])
     assert back <= ended[second][0], "the second ended before the first was ready again"
 
 

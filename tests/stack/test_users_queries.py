@@ -171,6 +171,7 @@ def frozen(boreal: Commands) -> list[str]:
     return processes if processes == status["answers"]["vwap"]["frozen"] else ["the monitor has not heard it"]
 
 
+@pytest.mark.soak
 def test_a_process_that_a_signal_has_stopped_is_frozen_in_the_status(boreal: Commands) -> None:
     replica = psutil.Process(boreal.pid("node.vwap.r1"))
     replica.send_signal(signal.SIGSTOP)
