@@ -271,8 +271,14 @@ class KafkaLog:
             count = self._window_frames
             while self._read_window is None:
                 base = max(self._start, self._opened_at - count)
-                with self._reading() as partition:
-                    index, sizes = partition.index(base, self._opened_at, self._start)
+                try:
+                    with self._reading() as partition:
+                        index, sizes = partition.index(base, self._opened_at, self._start)
+                except TrimmedError as error:
+                    if error.start >= self._opened_at:
+                        raise  # nothing is left of what the log held when it was opened
+                    self._start = error.start  # its writer has trimmed it since then
+                    continue
                 if base == self._start or index.anchor is not None:
                     self._read_window = _Window(index, deque(sizes), sum(sizes))
                 count *= 2

@@ -154,6 +154,20 @@ def test_a_zombie_is_fenced_by_the_next_life(topic: Topic, store: KafkaLogStore)
         assert [place for place, _ in log.read(0, ALL, skip_revoked=True)] == [0, 1, 2]
 
 
+def test_a_log_that_is_trimmed_after_it_was_opened_and_before_it_is_read_begins_later(
+    topic: Topic, store: KafkaLogStore
+) -> None:
+    log = store.open(LOG)
+    for frame in (start(1), data(0, 3), boundary(3), data(3, 3), boundary(6), data(6, 3), boundary(9)):
+        log.append(frame)
+    with reopened(topic) as reading:
+        other = reading.open(LOG)
+        log.trim(5)
+        assert (other.start, other.next_stable_id) == (0, 9)
+        assert other.start == log.start > 3
+        assert [place for place, _ in other.read(log.start, ALL)] == list(range(log.start, log.end))
+
+
 def test_what_a_later_life_has_trimmed_of_its_own_disturbs_no_zombie(topic: Topic, store: KafkaLogStore) -> None:
     zombie = store.open(LOG)
     for frame in (start(1), data(0, 3), boundary(3)):
