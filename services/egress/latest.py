@@ -123,8 +123,10 @@ class LatestTopic:
                     self._fence()
 
     def close(self) -> None:
-        close_producer(self._producer, CLOSE_WITHIN_S)
-        self._is_closed = True
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or not self._on_the_way, CLOSE_WITHIN_S)
+        self._is_closed = True  # before the producer drops what is left: that is no failure
+        close_producer(self._producer, 0)
         self._consumer.close()
 
     def _read(self) -> int:
