@@ -148,16 +148,13 @@ class SiteClients:
         """Whether the producer of logs writes what clients read, too, or might: nothing was written yet."""
         return isinstance(self.__dict__.get("row_producer"), KafkaPythonRows | None)
 
-    @property
-    def _producers(self) -> list[Any]:
-        """Those that were made."""
-        return [self.__dict__[name] for name in ("producer", "row_producer") if name in self.__dict__]
-
     def close(self) -> None:
         with self._reading:
             self._close_consumer()
-        for producer in self._producers:
-            close_producer(producer, 2)
+        for name in ("producer", "row_producer"):
+            producer = self.__dict__.get(name)
+            if producer is not None and not isinstance(producer, KafkaPythonRows):  # which is the first one
+                close_producer(producer, 2)
         if "admin" in self.__dict__:
             self.admin.close()
 
