@@ -37,7 +37,7 @@ from services.hosting.fetch import java, kafka_jars, redis_server
 from services.stack.ports import HOST, ServerFailed, free_port
 from services.stack.state import created, is_same
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.02
 LOOK_SECONDS = 3

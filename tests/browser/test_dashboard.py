@@ -155,6 +155,7 @@ def test_a_comparison_is_made_on_a_page_and_outlives_it(up: Up, open_page: OpenP
     assert page.errors == []
 
 
+@pytest.mark.soak
 def test_the_budget_of_an_objective_is_shown(up: Up, open_page: OpenPage) -> None:
     assert up.call("PATCH", "/api/v1/queries/departures", {"slo": "99.9%"})[0] == 200
     page = open_page(viewport={"width": 1000, "height": 1200})

@@ -155,7 +155,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "sql", "faults", "mode"), every(2, CASES))
+@pytest.mark.parametrize(("name", "sql", "faults", "mode"), every(4, CASES))
 def test_a_month_under_faults(month: Path, name: str, sql: str, faults: str, mode: Mode) -> None:
     check(month, name, sql, FAULTS[faults], mode, 5_000)
 
@@ -167,6 +167,7 @@ LONG = [
 ]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("name", "sql", "mode"), LONG)
 def test_the_year_under_a_long_cut(year: Path, name: str, sql: str, mode: Mode) -> None:
     check(year, name, sql, ["cut jfk at 1s for 2s"], mode, 60_000)

@@ -32,7 +32,7 @@ from operators.map import MapOperator
 from operators.sessions import SessionOperator
 from operators.top import TopOperator
 from operators.union import UnionOperator
-from tests.thoroughness import some
+from tests.thoroughness import every, some
 
 Row = dict[str, Any]
 
@@ -434,7 +434,7 @@ def outputs_after(out: pa.RecordBatch, time: int) -> bytes:
     return encode_batch(out.slice(int(np.searchsorted(times, time))))
 
 
-@pytest.fixture(autouse=True, scope="module", params=["limits as they are", "tiny limits"])
+@pytest.fixture(autouse=True, scope="module", params=every(2, ["tiny limits", "limits as they are"]))
 def limits(request: pytest.FixtureRequest) -> Iterator[None]:
     """With tiny limits, a few rows go the ways that are meant for many."""
     with pytest.MonkeyPatch.context() as patch:

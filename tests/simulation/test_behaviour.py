@@ -47,7 +47,7 @@ def test_where_the_policy_is_process_and_a_replica_lives_no_new_result_is_later_
     assert {fault for _, fault, _ in late} <= {"both replicas crash, and are back after five seconds"}
 
 
-@pytest.mark.parametrize(("shape", "fault", "policy"), every(2, CELLS))
+@pytest.mark.parametrize(("shape", "fault", "policy"), every(4, CELLS))
 def test_a_cell_is_what_a_client_sees(shape: str, fault: str, policy: str) -> None:
     seen = observe(shape, fault, policy)
     assert told(seen) == cells_of_the_page()[shape, fault, policy], "run python -m simulation.behaviour"

@@ -248,6 +248,7 @@ def test_backfilled_rows_go_to_a_file_of_any_kind(
     assert "already exists" in capsys.readouterr().err
 
 
+@pytest.mark.soak
 def test_without_a_java_one_line_says_so(
     boreal: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

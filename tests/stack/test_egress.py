@@ -425,7 +425,7 @@ def write_again(cluster: Cluster, topic: str, records: list[Any]) -> None:
             zombie.send(topic, record.value, key=record.key, headers=record.headers, partition=0)
 
 
-@pytest.mark.parametrize("is_idle", [False, True])
+@pytest.mark.parametrize("is_idle", every(2, [False, True]))
 def test_what_a_zombie_writes_to_q_latest_is_put_right(cluster: Cluster, fresh_name: str, is_idle: bool) -> None:
     ensure(cluster, [TopicSpec(f"{fresh_name}.{which}", 1) for which in ("out", "stable", "latest")])
     topic = f"{fresh_name}.latest"

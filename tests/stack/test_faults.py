@@ -211,11 +211,9 @@ LATE = {
 
 
 EVERY_RUN = {
-    "a_replica_is_killed",
     "the_egress_is_killed",
     "a_source_is_cut_for_less_than_alpha_x",
     "a_replica_is_killed_in_mid_correction",
-    "the_control_topic_is_lost",
 }
 """`make test` takes these; `make faults` takes them all."""
 

@@ -128,6 +128,7 @@ def test_each_query_has_the_dead_letters_of_what_it_reads(boreal: Commands, clus
     wait_until(lambda: both() == [["no row"]] * 2, "each has the letter", every_s=0.2)
 
 
+@pytest.mark.soak
 def test_what_a_shared_source_does_is_changed_for_none_of_its_readers(boreal: Commands, feed: Feed) -> None:
     streams = {**SPEC["streams"], "left": {**SPEC["streams"]["left"], "late": "clamp"}}
     refused = boreal.refused("query", "apply", write_spec(boreal, spec_of("first", streams=streams)))
@@ -166,6 +167,7 @@ def test_a_query_of_the_same_name_joins_what_is_left_if_it_has_all_rows(boreal: 
     await_more(cluster, feed, "second")
 
 
+@pytest.mark.soak
 def test_a_query_has_sources_of_its_own_for_what_the_logs_no_longer_have(
     boreal: Commands, cluster: Cluster, feed: Feed
 ) -> None:
@@ -187,6 +189,7 @@ def test_a_paused_query_holds_its_rows_while_others_go_on(boreal: Commands, clus
     await_more(cluster, feed, "first", "second")
 
 
+@pytest.mark.soak
 def test_nothing_is_left_of_sources_that_nobody_reads(boreal: Commands, cluster: Cluster, feed: Feed) -> None:
     boreal.run("query", "delete", "second")
     assert topics(cluster, "second") == set()

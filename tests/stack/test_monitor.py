@@ -228,6 +228,7 @@ def test_trims_follow_the_slowest_reader_and_a_new_life_holds_back_what_it_does_
         assert site.end(signal.SIGTERM) == 0
 
 
+@pytest.mark.soak
 def test_a_silent_reader_loses_its_claim_until_it_is_heard_again_and_old_checkpoints_are_dropped(site: Site):
     """Both take their time, and so go on together. A damaged checkpoint is told of."""
     with (
@@ -340,6 +341,7 @@ def test_what_happens_is_recorded_once_though_the_monitor_is_killed_again_and_ag
     assert (change.by, change.facts["changes"]) == ("ann (operator)", {"delay_threshold": ["1s", "2s"]})
 
 
+@pytest.mark.soak
 def test_what_was_counted_for_an_objective_is_recorded_when_the_monitor_is_stopped(site: Site):
     counts = {"stable": 9, "tentative": 0, "undone": 0}
     egress: dict[str, Any] = {"ready": True, "state": "STABLE", "since_ms": 2_000.0, "counts": counts}
@@ -454,7 +456,7 @@ def test_garbage_on_its_topics_is_passed_over(site: Site):
         assert site.is_running
 
 
-@pytest.mark.parametrize("name", every(2, sorted(name for name in failpoints.NAMES if name.startswith("monitor."))))
+@pytest.mark.parametrize("name", every(4, sorted(name for name in failpoints.NAMES if name.startswith("monitor."))))
 def test_a_monitor_that_dies_at_each_step_of_an_evolution_takes_each_step_once(site: Site, name: str):
     """The first life dies at the proposal of a time, the second at the end of the takeover."""
     wider = spec(site.name, operators={"some": {"map": "jfk", "select": {"carrier": "carrier", "other": "carrier"}}})
@@ -500,7 +502,7 @@ def test_a_monitor_that_dies_at_each_step_of_an_evolution_takes_each_step_once(s
         assert (found.version, found.since, found.revision) == (2, proposed.takeover.at, record.revision + 2)
 
 
-@pytest.mark.parametrize("name", every(2, sorted(name for name in failpoints.NAMES if name.startswith("monitor."))))
+@pytest.mark.parametrize("name", every(4, sorted(name for name in failpoints.NAMES if name.startswith("monitor."))))
 def test_a_monitor_that_dies_as_it_hands_states_on_names_one_for_good_and_drops_the_others(site: Site, name: str):
     """It waits while there is none. Where it dies before the record names one, the next life may choose another replica's."""
     first = {"each": {"distinct": "jfk", "on": ["carrier"]}}

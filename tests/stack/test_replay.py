@@ -92,6 +92,7 @@ def test_a_cut_that_has_healed_is_replayed_and_its_results_are_verified(bench: B
     assert given[first : first + len(computed)] == [json.loads(row) for row in computed]
 
 
+@pytest.mark.soak
 def test_a_new_x_in_the_first_hold_of_a_failure_takes_effect_at_once(bench: Bench, api: TestClient) -> None:
     """The new X is over already when it comes. Under the old one results would be held back for 8 s longer."""
 

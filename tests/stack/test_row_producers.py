@@ -17,11 +17,12 @@ from services.kafka.topics import TopicSpec, ensure
 from services.stack.servers import KafkaServer
 from services.storage.kafka_log import AppendRefusedError, KafkaLog, LogClients
 from tests.stack.lives import cluster_of, records_of, wait_until
+from tests.thoroughness import every
 
-CLIENTS: tuple[ClientChoice, ...] = ("kafka-python", "librdkafka")
+CLIENTS: tuple[ClientChoice, ...] = ("librdkafka", "kafka-python")
 KINDS = {"kafka-python": KafkaPythonRows, "librdkafka": LibrdkafkaRows}
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.parametrize("client", CLIENTS)]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.parametrize("client", every(2, CLIENTS))]
 
 
 @contextmanager

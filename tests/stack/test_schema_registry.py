@@ -431,6 +431,7 @@ def test_final_rows_are_read_by_confluents_deserializers(
     assert not first.codes and not second.codes
 
 
+@pytest.mark.soak
 def test_rows_wait_for_a_registry_that_is_down_and_all_other_topics_go_on(
     make_life: Callable[..., Life], alive: RegistryServer
 ) -> None:
@@ -451,6 +452,7 @@ def test_rows_wait_for_a_registry_that_is_down_and_all_other_topics_go_on(
     assert waits_for(life) is None and not life.codes
 
 
+@pytest.mark.soak
 def test_a_registry_that_refuses_the_schema_is_waited_for_and_named(
     make_life: Callable[..., Life], client: SchemaRegistryClient, fresh_name: str
 ) -> None:

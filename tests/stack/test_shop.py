@@ -73,14 +73,15 @@ def slowed(name: str, engine: str, pace: Pace) -> dict[str, Any]:
     return {**query, "streams": streams, "engine": engine, "tuning": tuning}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("names", "engine", "pace"),
     [
         (["revenue", "activity"], "native", FAST),
-        pytest.param(["revenue"], "spark", FAST, marks=pytest.mark.soak),
-        pytest.param(["activity"], "spark", FAST, marks=pytest.mark.soak),
-        pytest.param(["revenue", "activity"], "native", AS_IT_IS, marks=pytest.mark.soak),
-        pytest.param(["revenue"], "spark", AS_IT_IS, marks=pytest.mark.soak),
+        (["revenue"], "spark", FAST),
+        (["activity"], "spark", FAST),
+        (["revenue", "activity"], "native", AS_IT_IS),
+        (["revenue"], "spark", AS_IT_IS),
     ],
     ids=["both", "revenue in Spark", "activity in Spark", "both as it is", "revenue in Spark as it is"],
 )

@@ -39,7 +39,7 @@ from tests.described import assert_described
 from tests.examples.test_flights import DEPARTURES, assert_same, oracle
 from tests.stack.test_flights import read_with_confluent
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.in_order, pytest.mark.xdist_group("servers")]
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 240.0
@@ -427,6 +427,7 @@ def test_a_record_that_was_refused_is_put_back_once_and_the_journal_has_it(borea
     assert "ahead of the clock" in shown()["last_refusal"]
 
 
+@pytest.mark.soak
 def test_a_number_in_quotes_is_converted_and_counted_or_refused_as_the_stream_says(
     boreal: Commands, query_file: Path, tmp_path: Path
 ) -> None:

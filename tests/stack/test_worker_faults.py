@@ -76,12 +76,8 @@ def _a_source_is_cut(shared: Shared) -> list[str]:
     return []
 
 
-LEFT_TO_SOAK = (_a_worker_is_frozen_and_thaws, _a_source_is_cut)
-
-
-@pytest.mark.parametrize(
-    "action", [_a_worker_is_killed, *(pytest.param(each, marks=pytest.mark.soak) for each in LEFT_TO_SOAK)]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("action", [_a_worker_is_killed, _a_worker_is_frozen_and_thaws, _a_source_is_cut])
 def test_after_it_both_answers_are_right(shared: Shared, action: Callable[[Shared], list[str]]) -> None:
     """X holds but where the only egress, or a stream's only source, was in the worker that was stopped."""
     marks = [bench.mark() for bench in shared.benches]

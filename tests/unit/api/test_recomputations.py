@@ -104,6 +104,7 @@ def test_what_clients_were_given_is_what_the_input_comes_to(fed: Fed) -> None:
     assert fed.api.delete("/api/v1/verifications/exact").status_code == 204
 
 
+@pytest.mark.soak
 def test_rows_that_are_not_what_the_input_comes_to_are_found(fed: Fed) -> None:
     assert fed.begin("verifications", "wrong")["result"]["holds"]
     given, request = fed.jobs / "wrong" / GIVEN, fed.jobs / "wrong" / REQUEST

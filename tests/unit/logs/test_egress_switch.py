@@ -21,6 +21,7 @@ from reconcile.events import Append, Effect, Follow, Frames, InstanceId, Tick, U
 from reconcile.instance import Instance
 from sunion.tape import BEGINNING
 from tests.harness import Ran, RecordedLog, query_of, run
+from tests.thoroughness import some
 
 ME = InstanceId(EGRESS, "r0", 0)
 BUCKET_US = 100_000
@@ -152,7 +153,7 @@ def versions() -> list[tuple[Ran, MemoryLogStore]]:
     return [(version, logs_of(version)) for version in (old, new)]
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(some(100)))
 def test_clients_have_each_row_once_of_the_version_of_its_time_wherever_the_egress_dies(
     versions: list[tuple[Ran, MemoryLogStore]], seed: int
 ) -> None:

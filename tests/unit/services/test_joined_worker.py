@@ -24,7 +24,7 @@ from services.stack.joined_workers import JoinedWorkers
 from services.worker import joined
 from services.worker.joined import JoinedWorker
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 SETTINGS = ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")})
 QUERY = QueryRecord("q", {}, 3)
 

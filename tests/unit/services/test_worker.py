@@ -25,7 +25,7 @@ from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.stack.workers import role_workers
 from services.worker.worker import Worker
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 @dataclass

@@ -92,6 +92,7 @@ def test_a_failure_that_outlasts_the_process_stays_one(drives: list[Drive], tmp_
     assert numbers == list(range(1, len(numbers) + 1))
 
 
+@pytest.mark.soak
 def test_a_crash_and_a_frozen_replica_are_failures_too(drives: list[Drive], tmp_path: Path) -> None:
     drive = Drive(tmp_path)
     drives.append(drive)
