@@ -23,6 +23,8 @@ _REFUSED_US = 1_000_000
 """A topic that the site has refused to tell of is asked for again after this time."""
 _LOOK_US = 200_000
 """The least time between two looks for leaders that are not known."""
+STUCK_US = 20_000_000
+"""A client that has had no answer for this time is replaced: kafka-python's may never answer again, though Kafka does."""
 
 _logger = logging.getLogger("boreal.source")
 
@@ -35,6 +37,7 @@ class EndDesk:
         self._clock = clock
         self._lock = threading.Lock()
         self._consumer: KafkaConsumer | None = None
+        self._answered_at = 0
         self._topics: Counter[str] = Counter()
         self._leaders: defaultdict[int, _Leader] = defaultdict(_Leader)
         self._refused: dict[str, int] = {}
@@ -46,6 +49,7 @@ class EndDesk:
         with self._lock:
             if self._consumer is None:
                 self._consumer = self._cluster.make_consumer(read_committed=True)
+                self._answered_at = self._clock()
                 self._assign(self._consumer)
             return self._consumer
 
@@ -91,12 +95,19 @@ class EndDesk:
             answers: Mapping[Place, int] | None = None
             try:
                 answers = self._send(leader, step)
+                self._answered_at = self._clock()
             except (KafkaError, OSError) as error:
                 log_retry(_logger, f"the ends of {sorted({topic for topic, _ in step.places})} cannot be read", error)
+                self._replace_stuck()
             finally:
                 with of.changed:
                     of.questions.finish(answers, self._clock())
                     of.changed.notify_all()
+
+    def _replace_stuck(self) -> None:
+        """Let the next question make another client, if no leader has answered this one for long."""
+        if self._clock() - self._answered_at >= STUCK_US:
+            self.close()
 
     def _send(self, leader: int, request: EndRequest) -> dict[Place, int]:
         now = self._clock()

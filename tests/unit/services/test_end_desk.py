@@ -13,7 +13,7 @@ from kafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
 
 from intake.end_questions import ASK_SILENT_AGAIN_US, PATIENCE_MS, SILENT_PATIENCE_MS, Place
 from services.kafka.clusters import Cluster
-from services.kafka.end_desk import EndDesk
+from services.kafka.end_desk import STUCK_US, EndDesk
 
 STEP_US = 1_000
 
@@ -62,8 +62,13 @@ class Broker:
 class Desk:
     def __init__(self) -> None:
         self.broker = Broker()
+        self.clients = 0
         self.now = 0
-        self.desk = EndDesk(cast(Cluster, SimpleNamespace(make_consumer=lambda **_: self.broker)), lambda: self.now)
+        self.desk = EndDesk(cast(Cluster, SimpleNamespace(make_consumer=self._make_client)), lambda: self.now)
+
+    def _make_client(self, **_: Any) -> Broker:
+        self.clients += 1
+        return self.broker
 
     def ends(self, *places: Place) -> dict[Place, int]:
         """The ends as of the next moment."""
@@ -142,3 +147,19 @@ def test_the_leaders_of_open_topics_are_known_and_of_no_others(desk: Desk) -> No
     desk.desk.leave("p")
     desk.desk.leave("q")
     assert desk.broker.assigned == {"p"}
+
+
+def test_a_client_that_nobody_answers_is_replaced_and_one_that_a_leader_answers_is_not(desk: Desk) -> None:
+    desk.ends(("p", 0), ("p", 1))
+    desk.broker.silent = {1}
+    for _ in range(3):
+        desk.now += STUCK_US
+        desk.ends(("p", 0), ("p", 1))
+    assert desk.clients == 1
+    desk.broker.silent = {0, 1}
+    desk.now += STUCK_US
+    desk.ends(("p", 0), ("p", 1))
+    desk.broker.silent = set()
+    desk.now += ASK_SILENT_AGAIN_US
+    assert len(desk.ends(("p", 0), ("p", 1))) == 2 and desk.clients == 2
+    assert desk.broker.assigned == {"p", "q"}
