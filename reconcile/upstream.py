@@ -6,6 +6,10 @@ own last stable id, so no stable row is repeated or lost. It takes tentative row
 has. While the live replica is in UP_FAILURE, a replica in STABILIZATION is also read, as a correction: its stable rows extend
 the stable prefix of the port (R17).
 
+To read a log from a row on takes time: its place is looked up, and its backlog is read. Where all are slow, replicas look
+better and worse by turns, and a reader that followed each turn would never read anything. So each log that is left before its
+backlog is read makes the time four times as long for which the next one is not left (`_would_be_in_vain`).
+
 A state says what a replica lacks, not what it delivers. So replicas are also compared by their boundaries. The lag of a
 replica is the time for which another one has been ahead of its boundary. A STABLE replica whose stable boundary lags by more
 than the reader can hold back ranks as one in UP_FAILURE. A replica whose newest boundary, stable or tentative, lags by more
@@ -68,6 +72,9 @@ MOVES: dict[tuple[Rank, Rank], Move] = {
 }
 """(rank of the visible replica, rank of the best one): what the reader does. The best one is never below the visible one. The
 table in docs/protocol.md is generated from it."""
+
+LONGEST_PATIENCE = 32
+"""A log whose backlog is not read yet is not left for at most this number of silence timeouts."""
 
 MOST_STEPS = 256
 """The number of recent boundaries of a replica that are kept to compare its progress."""
@@ -160,6 +167,10 @@ class Upstream:
     """The visible replica: its stable and its tentative rows are read."""
     correcting: Candidate | None = None
     """The replica that is also read, for its stable rows; None if there is none."""
+    followed_at: int = 0
+    """Clock value since which the log of the live replica has been read."""
+    patience_us: int = 0
+    """For how long it is not left while its backlog is not read; 0 until a log has been left so."""
     must_follow: bool = False
     """Whether the log of the live replica is not followed at present, so that one must be followed again."""
 
@@ -170,6 +181,7 @@ class Upstream:
         """Follow the first replica from its stable id after_id + 1 on, and watch all replicas if there are several."""
         for candidate in self.candidates:
             candidate.seen = candidate.heard_since = now
+        self.followed_at = now
         watches: list[Follow | Watch] = [Watch(c.log) for c in self.candidates if len(self.candidates) > 1]
         return [*watches, Follow(self.live.log, after_id)]
 
@@ -187,6 +199,7 @@ class Upstream:
             candidate.heard_since += late_us
             candidate.stable.discount(late_us)
             candidate.visible.discount(late_us)
+        self.followed_at += late_us
         if self.worse_since is not None:
             self.worse_since += late_us
 
@@ -272,6 +285,8 @@ class Upstream:
         """
         if len(self.candidates) == 1 and not self.must_follow:
             return False, []
+        if self.patience_us and not self._is_catching_up:
+            self.patience_us = 0
         live_rank = self.rank(self.live, now)
         if live_rank is Rank.STABLE and self.correcting is None and not self.must_follow:
             self.worse_since = None
@@ -290,8 +305,10 @@ class Upstream:
             self.worse_since = None
         if move is Move.BESIDE:
             self.correcting = self.live
-        if move is not Move.STAY:
-            self.live = best
+        elif best is not self.live and self._would_be_in_vain(now):
+            move, best = Move.STAY, self.live
+        if best is not self.live:
+            self.live, self.followed_at = best, now
         self._choose_correcting(ranks)
         after = {self.correcting.log} if self.correcting else set()
         self.must_follow = self.must_follow and now < self.live.lacking_until
@@ -305,6 +322,20 @@ class Upstream:
             candidate.target, candidate.next_offset, candidate.incarnation = None, 0, 0
             effects.append(Follow(log, last_id))
         return move is Move.RESTART, effects
+
+    @property
+    def _is_catching_up(self) -> bool:
+        """Whether the backlog of the live replica's log is not read yet."""
+        return self.live.target is None or self.live.is_behind
+
+    def _would_be_in_vain(self, now: int) -> bool:
+        """Whether the live replica must not be left yet: the reading of its log would have been in vain."""
+        if self.must_follow or not self._is_catching_up:
+            return False
+        if now - self.followed_at < self.patience_us:
+            return True
+        self.patience_us = min(max(4 * self.patience_us, self.silence_us), LONGEST_PATIENCE * self.silence_us)
+        return False
 
     def _least_missing(self, ranks: dict[Candidate, Rank], now: int) -> Candidate:
         """The replica in UP_FAILURE to read: one that lacks fewer inputs than the live one, if this has lasted for the silence

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from services.stack.servers import KafkaServer, RedisServer
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Before tests are selected by their marks, and before xdist reads their groups."""
+    if config.option.markexpr == "soak":
+        _select_what_goes_before(items)
+    _group_what_shares(items)
+    _put_groups_first(items)
+
+
+def _put_groups_first(items: list[pytest.Item]) -> None:
     """The tests of whole deployments come first: they are one group on one worker, since two at a time starve each other's
     brokers on two cores, and they take the longest. Tests of one process beside a broker keep the other workers busy; those
     that share what takes long to make, a broker of their own or a year of flights and of runs without a fault, are a group,
@@ -29,11 +38,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
-@pytest.hookimpl(specname="pytest_collection_modifyitems", tryfirst=True)
-def select_what_goes_before(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Before those that are marked `soak` are selected: the tests that they go on from are so, too."""
-    if config.option.markexpr != "soak":
-        return
+def _group_what_shares(items: list[pytest.Item]) -> None:
+    """Tests for which their module makes something once are a group."""
+    for item in items:
+        known = getattr(item, "_fixtureinfo", None)
+        made = [each.scope for several in known.name2fixturedefs.values() for each in several] if known is not None else []
+        if "module" in made and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def _select_what_goes_before(items: list[pytest.Item]) -> None:
+    """The tests that a soak test goes on from are marked so, too."""
     left: set[Path] = set()
     for item in reversed(items):
         if item.get_closest_marker("soak") is not None:

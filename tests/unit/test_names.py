@@ -5,7 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+import pytest
+
 from tests.unit.test_rooms import Module, modules
+
+pytestmark = pytest.mark.xdist_group("code")
 
 SHARED_NAMES = {
     "Boundary": "what the client returns for a BOUNDARY frame",

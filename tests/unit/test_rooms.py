@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("code")
+
 ROOT = Path(__file__).resolve().parents[2]
 
 ABOVE: dict[str, tuple[str, ...]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 
@@ -212,6 +212,39 @@ def test_the_tail_of_a_dead_life_tells_nothing() -> None:
     upstream.hear_tail(B, boundary(U, incarnation=2), 1010)
     upstream.hear_tail(B, boundary(S, incarnation=1), 1020)
     assert (upstream.candidates[1].state, upstream.candidates[1].seen) == (U, 1010)
+
+
+def test_logs_that_are_left_before_their_backlog_is_read_are_left_less_and_less_often() -> None:
+    """Where all are slow, a reader that followed each turn of the replicas' states would never read anything."""
+    upstream = upstream_of(S, S)
+    switches, heard = [], {A: U, B: S}
+    for now in range(1001, 5000):
+        live, other = upstream.live.log, B if upstream.live.log == A else A
+        if now % 10 == 0:
+            heard = {live: U, other: S}  # whichever is not read looks better
+        for log in (A, B):
+            upstream.hear_tail(log, boundary(heard[log]), now)
+        if any(isinstance(effect, Follow) for effect in upstream.choose(now, 7)[1]):
+            switches.append(now)
+    pauses = [later - earlier for earlier, later in pairwise(switches)]
+    assert switches[0] < 1020
+    assert [round(pause / SILENCE) for pause in pauses] == [1, 4, 16]
+
+
+def test_once_a_backlog_is_read_its_log_is_left_at_once() -> None:
+    upstream = upstream_of(U, S)
+    assert upstream.choose(1000, 7)[1] == [Unfollow(A), Follow(B, 7)]
+    for now, state in ((1001, S), (1002, U)):
+        upstream.hear_tail(A, boundary(state), now)
+        upstream.hear_tail(B, boundary(U), now)
+    upstream.hear_tail(A, boundary(S), 1003)
+    assert upstream.choose(1003, 7)[1] == [Unfollow(B), Follow(A, 7)]
+    upstream.hear_tail(B, boundary(S), 1004)
+    upstream.hear_tail(A, boundary(U), 1004)
+    assert upstream.choose(1004, 7)[1] == [], "the former was left for nothing"
+    upstream.live.target, upstream.live.next_offset = 9, 9
+    upstream.hear(upstream.live, boundary(U), 1005)
+    assert upstream.choose(1005, 7)[1] == [Unfollow(A), Follow(B, 7)]
 
 
 def test_what_a_backlog_says_of_its_writers_state_is_past() -> None:
