@@ -27,6 +27,8 @@ from services.storage.log_partition import windows
 from sunion.tape import BEGINNING
 
 _DECODER = json.JSONDecoder()
+ANSWERED_WITHIN_MS = 10_000
+"""How long Kafka may take to say where a topic begins or ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,8 @@ def read_range(consumer: KafkaConsumer, partition: TopicPartition, start: int, e
 
 
 def _range(consumer: KafkaConsumer, partition: TopicPartition) -> tuple[int, int]:
-    return consumer.beginning_offsets([partition])[partition], consumer.end_offsets([partition])[partition]
+    first = consumer.beginning_offsets([partition], timeout_ms=ANSWERED_WITHIN_MS)
+    return first[partition], consumer.end_offsets([partition], timeout_ms=ANSWERED_WITHIN_MS)[partition]
 
 
 class _Fold:

@@ -118,6 +118,7 @@ def test_rows_that_are_not_what_the_input_comes_to_are_found(fed: Fed) -> None:
     assert fed.again("wrong")["first_difference"] == {"line": len(lines)}
 
 
+@pytest.mark.soak
 def test_a_backfill_has_the_rows_of_its_span_as_a_file(fed: Fed) -> None:
     done = fed.begin("backfills", "again")
     assert done["state"] == "done", done

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from deployment import status_fields
 from deployment.events import SERVED
 from embedded.live.journal import EventJournal
@@ -25,6 +27,7 @@ def recorded(data: Path) -> list[dict[str, Any]]:
     return [dict(event.facts) for _, event in EventJournal(data).events if event.kind == SERVED]
 
 
+@pytest.mark.soak
 def test_a_failure_costs_the_budget_of_time_and_a_restart_forgets_nothing(tmp_path: Path, begin: Begin) -> None:
     drive = begin(tmp_path / "data")
     query = drive.demo()
