@@ -8,7 +8,7 @@ the stable prefix of the port (R17).
 
 To read a log from a row on takes time: its place is looked up, and its backlog is read. Where all are slow, replicas look
 better and worse by turns, and a reader that followed each turn would never read anything. So each log that is left before its
-backlog is read makes the time four times as long for which the next one is not left (`_would_be_in_vain`).
+backlog is read makes the time four times as long for which the next one is not left (`patience_us`).
 
 A state says what a replica lacks, not what it delivers. So replicas are also compared by their boundaries. The lag of a
 replica is the time for which another one has been ahead of its boundary. A STABLE replica whose stable boundary lags by more
@@ -305,8 +305,11 @@ class Upstream:
             self.worse_since = None
         if move is Move.BESIDE:
             self.correcting = self.live
-        elif best is not self.live and self._would_be_in_vain(now):
-            move, best = Move.STAY, self.live
+        elif best is not self.live and self._is_catching_up and not self.must_follow:
+            if now - self.followed_at < self.patience_us:
+                move, best = Move.STAY, self.live
+            else:
+                self._have_more_patience()
         if best is not self.live:
             self.live, self.followed_at = best, now
         self._choose_correcting(ranks)
@@ -328,14 +331,9 @@ class Upstream:
         """Whether the backlog of the live replica's log is not read yet."""
         return self.live.target is None or self.live.is_behind
 
-    def _would_be_in_vain(self, now: int) -> bool:
-        """Whether the live replica must not be left yet: the reading of its log would have been in vain."""
-        if self.must_follow or not self._is_catching_up:
-            return False
-        if now - self.followed_at < self.patience_us:
-            return True
+    def _have_more_patience(self) -> None:
+        """The live replica is left before its backlog is read: what was read of it was read in vain."""
         self.patience_us = min(max(4 * self.patience_us, self.silence_us), LONGEST_PATIENCE * self.silence_us)
-        return False
 
     def _least_missing(self, ranks: dict[Candidate, Rank], now: int) -> Candidate:
         """The replica in UP_FAILURE to read: one that lacks fewer inputs than the live one, if this has lasted for the silence

@@ -1,5 +1,5 @@
 """How much random tests draw, and which of many like cases run. Where BOREAL_THOROUGH is set, as by `make thorough`, random
-tests draw ten times as much as in `make test`; `make soak` runs the cases that this leaves out."""
+tests draw ten times as much as, or more than, in `make test`; `make soak` runs the cases that this leaves out."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 IS_THOROUGH = bool(os.environ.get("BOREAL_THOROUGH"))
 
 
-def some(count: int) -> int:
-    """`count` cases of a thorough run, or a tenth of them."""
-    return count if IS_THOROUGH else -(-count // 10)
+def some(count: int, nth: int = 10) -> int:
+    """`count` cases of a thorough run, or an `nth` of them."""
+    return count if IS_THOROUGH else -(-count // nth)
 
 
 def every(nth: int, cases: Iterable[Any]) -> list[Any]:

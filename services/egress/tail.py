@@ -22,13 +22,11 @@ from formats.changelog import ChangelogPlace
 from formats.client_headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, VERSION, decode_anchor, decode_place
 from formats.json_text import moment, time_us
 from logs.egress_restart import OutTail
-from services.kafka.clusters import Cluster
+from services.kafka.clusters import ANSWERED_WITHIN_MS, Cluster
 from services.storage.log_partition import windows
 from sunion.tape import BEGINNING
 
 _DECODER = json.JSONDecoder()
-ANSWERED_WITHIN_MS = 10_000
-"""How long Kafka may take to say where a topic begins or ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from simulation.campaign import ScenarioJudge, run_seed
 from simulation.families import make_family_scenario, pauses
 from tests.thoroughness import every, some
 
-SEEDS = some(150)
+SEEDS = some(300, 20)
 CHUNK = 15
-OF_A_FAMILY = some(20)
+OF_A_FAMILY = some(50, 25)
 ONCE_BROKEN = (
     *(1013, 1328, 1415, 1851, 2150, 2315, 2317, 2356, 2623, 3032, 3497, 3582, 3596, 4005, 4422, 5052, 5385, 5477, 5914, 6142),
     *(6513, 6601, 6746, 7087, 7201, 7238, 7482, 7803, 7808, 8489, 8620, 8621, 9521, 10986, 11176, 11210, 11360, 12315, 12549),

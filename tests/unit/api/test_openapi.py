@@ -25,7 +25,7 @@ from tests.thoroughness import some
 from tests.unit.api.conftest import ADDRESS, IDLE
 from tests.unit.api.memory import MemoryInstallation
 
-CASES = some(15)
+CASES = some(25, 15)
 CHECKS = [
     checks.status_code_conformance,
     checks.content_type_conformance,
