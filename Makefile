@@ -66,7 +66,7 @@ soak: $(READY) ## what `make test` leaves out: half an hour without an input, sq
 
 thorough: export BOREAL_THOROUGH = 1
 thorough: $(READY) ## run the random tests with ten times as many cases
-	$(BIN)/python -m pytest -n $(WORKERS) -q tests/property tests/simulation tests/paper tests/blackbox tests/examples/test_flights.py tests/unit/embedded/live tests/unit/intake tests/unit/deployment tests/unit/api/test_openapi.py
+	$(BIN)/python -m pytest -n $(WORKERS) -q tests/property tests/simulation tests/paper tests/blackbox tests/examples/test_flights.py tests/unit/embedded/live tests/unit/intake tests/unit/deployment tests/unit/boreal tests/unit/formats tests/unit/api/test_openapi.py tests/unit/api/test_any_request.py
 
 lint: $(READY) ## check style
 	$(BIN)/ruff check .

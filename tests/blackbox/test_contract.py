@@ -214,16 +214,19 @@ def test_x_holds_for_cuts_of_any_length(
 
 @pytest.mark.parametrize(
     "faults",
-    [
-        ["cut a at 0s for 1s", CUT],
-        ["cut b at 2900ms for 2s"],
-        ["cut b at 30s for 1s"],
-        ["cut b to r0 at 500ms for 1s", "cut main.r1 at 1s for 1s"],
-        ["crash main.r0 at 500ms for 1s losing checkpoint", CUT],
-        ["crash main.r0 at 500ms for 600ms", "crash main.r1 at 800ms for 600ms"],
-        ["freeze main.r0 at 500ms for 1500ms"],
-        ["slow b by 300ms at 500ms for 1s", "slow main.r1 by 400ms at 700ms for 1s"],
-    ],
+    every(
+        2,
+        [
+            ["cut a at 0s for 1s", CUT],
+            ["cut b at 2900ms for 2s"],
+            ["cut b at 30s for 1s"],
+            ["cut b to r0 at 500ms for 1s", "cut main.r1 at 1s for 1s"],
+            ["crash main.r0 at 500ms for 1s losing checkpoint", CUT],
+            ["crash main.r0 at 500ms for 600ms", "crash main.r1 at 800ms for 600ms"],
+            ["freeze main.r0 at 500ms for 1500ms"],
+            ["slow b by 300ms at 500ms for 1s", "slow main.r1 by 400ms at 700ms for 1s"],
+        ],
+    ),
     ids=" and ".join,
 )
 @pytest.mark.parametrize("shards", every(2, ["3", "1"]))

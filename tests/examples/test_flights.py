@@ -155,7 +155,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "sql", "faults", "mode"), every(4, CASES))
+@pytest.mark.parametrize(("name", "sql", "faults", "mode"), every(6, CASES))
 def test_a_month_under_faults(month: Path, name: str, sql: str, faults: str, mode: Mode) -> None:
     check(month, name, sql, FAULTS[faults], mode, 5_000)
 

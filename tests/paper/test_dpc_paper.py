@@ -462,7 +462,9 @@ MODES = ("checkpoint_redo", "undo_redo", "overlay_redo")
 POLICIES = ("process/process", "delay/delay", "process/suspend")
 
 
-@pytest.mark.parametrize(("mode", "policy"), product(MODES, POLICIES) if IS_THOROUGH else zip(MODES, POLICIES, strict=True))
+@pytest.mark.parametrize(
+    ("mode", "policy"), product(MODES, POLICIES) if IS_THOROUGH else every(2, zip(MODES, POLICIES, strict=True))
+)
 def test_property_3_after_all_failures_heal_the_client_has_the_complete_stable_stream(mode: str, policy: str) -> None:
     """Property 3: as long as one replica of each node never fails, when all failures heal the destination receives the
     complete stable stream: failures overlap, of streams, of a replica and of links."""
@@ -475,7 +477,7 @@ def test_property_3_after_all_failures_heal_the_client_has_the_complete_stable_s
     assert ran.stable == clean(query, "generate:50,9").stable
 
 
-@pytest.mark.parametrize("mode", ["checkpoint_redo", "undo_redo", "overlay_redo"])
+@pytest.mark.parametrize("mode", every(2, ["checkpoint_redo", "undo_redo", "overlay_redo"]))
 def test_property_4_stable_tuples_survive_failures_during_failures_and_recovery(mode: str) -> None:
     """Property 4: stable tuples are never undone: a second stream fails during the failure of the first, a third just as
     the first heals, again and again."""
@@ -486,7 +488,7 @@ def test_property_4_stable_tuples_survive_failures_during_failures_and_recovery(
     assert ran.stable == clean(query, "generate:50,9").stable
 
 
-@pytest.mark.parametrize("second", every(4, range(4900, 5160, 40)))
+@pytest.mark.parametrize("second", every(7, range(4900, 5160, 40)))
 def test_property_4_holds_while_an_undo_travels_and_another_input_turns_tentative(second: int) -> None:
     """Property 4: 'while an undo tuple propagates on a stream, if a different input stream becomes tentative, and both
     merge at an operator, the operator could see the new tentative tuples before the undo tuple'; the new failure must

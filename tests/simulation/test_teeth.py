@@ -24,7 +24,7 @@ CATCHES = {name: catch for name, catch in ROWS.items() if catch is not None}
 NAMED = [mutant.name for mutant in MUTANTS.values() if mutant.caught_by is not None]
 
 
-@pytest.mark.parametrize("catch", every(4, CATCHES.values()), ids=lambda catch: catch.mutant)
+@pytest.mark.parametrize("catch", every(8, CATCHES.values()), ids=lambda catch: catch.mutant)
 def test_the_mutant_is_caught(catch: Catch) -> None:
     found = run_seed(catch.seed, catch.mutant).violations
     assert found and not any(str(violation).startswith(MISTAKES) for violation in found)

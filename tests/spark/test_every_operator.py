@@ -84,6 +84,7 @@ def test_they_are_all_here() -> None:
     assert [name for name in FUNCTIONS if not any(f"{name}(" in text for text in SELECTED)] == []
 
 
+@pytest.mark.soak
 def test_their_bytes_are_the_same(
     kafka: KafkaServer, session: SparkSession, tmp_path: Path, fresh_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,7 +211,6 @@ LATE = {
 
 
 EVERY_RUN = {
-    "the_egress_is_killed",
     "a_source_is_cut_for_less_than_alpha_x",
     "a_replica_is_killed_in_mid_correction",
 }

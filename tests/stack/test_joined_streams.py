@@ -142,6 +142,7 @@ def test_queries_whose_shared_worker_is_killed_go_on_with_all_rows(boreal: Comma
     await_more(cluster, feed, "first", "second")
 
 
+@pytest.mark.soak
 def test_the_deletion_of_the_query_that_began_a_source_disturbs_no_other_reader(
     boreal: Commands, cluster: Cluster, feed: Feed
 ) -> None:

@@ -47,6 +47,7 @@ def joined(tmp_path: Path) -> Iterator[Joined]:
         yield deployment
 
 
+@pytest.mark.soak
 def test_workers_replace_each_other_and_roles_go_on_without_their_supervisor(joined: Joined) -> None:
     workers = {name: joined.join(name) for name in ("w1", "w2")}
     wait_until(lambda: joined.shares() == [2, 3], "the workers share all roles", joined.explain)

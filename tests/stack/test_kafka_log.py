@@ -31,6 +31,7 @@ from tests.stack.logs import (
     start,
     troubled_history,
 )
+from tests.thoroughness import every
 
 pytestmark = pytest.mark.usefixtures("servers")
 
@@ -195,7 +196,7 @@ def test_two_logs_of_one_store_do_not_mix(store: KafkaLogStore) -> None:
         assert two.read(7, 1) == [(7, data(70, 10))]
 
 
-@pytest.mark.parametrize("window_frames", [1, 8, 1024])
+@pytest.mark.parametrize("window_frames", every(2, [1, 8, 1024]))
 def test_rows_are_found_among_tentative_runs_and_zombies(topic: Topic, window_frames: int) -> None:
     frames: list[Frame] = []
     for part in troubled_history():

@@ -53,6 +53,7 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield bench
 
 
+@pytest.mark.soak
 def test_each_of_two_sites_goes_on_with_the_streams_that_it_has(halves: Bench) -> None:
     """The cut that DPC is about: each side answers within X, with what it has; both agree in the end."""
     deployment = halves.deployment

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from api.models import EXAMPLE_SPEC
+from tests.thoroughness import some
 from tests.unit.api.test_access import routes
 
 ROUTES = [(method, path) for method, path, _ in routes() if not (method == "GET" and path.endswith(("/output", "/stream")))]
@@ -25,7 +26,7 @@ HEADERS = st.dictionaries(st.sampled_from(["If-Match", "If-None-Match", "Last-Ev
 PARAMETERS = st.dictionaries(st.sampled_from(["expand", "limit", "after", "min_revision", "only_failed"]), WORDS, max_size=2)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=some(400, 8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(route=st.sampled_from(ROUTES), word=WORDS, body=BODIES, headers=HEADERS, parameters=PARAMETERS)
 def test_any_request_is_answered_or_refused_with_a_problem(
     admin: TestClient, route: tuple[str, str], word: str, body: Any, headers: dict[str, str], parameters: dict[str, str]

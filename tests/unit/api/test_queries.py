@@ -13,6 +13,7 @@ from boreal.query.spec import load_query
 from boreal.query.sql_writing import write_sql
 from deployment.query_changes import SETTABLE
 from deployment.query_record import QueryRecord
+from tests.thoroughness import every
 from tests.unit.api.memory import NOW_MS, MemoryInstallation
 
 QUERIES = "/api/v1/queries"
@@ -220,7 +221,7 @@ MARKED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("path", MARKED)
+@pytest.mark.parametrize("path", every(3, MARKED))
 def test_every_read_says_how_old_its_answer_is(admin: TestClient, installation: MemoryInstallation, path: str) -> None:
     admin.put(DEPARTURES, json={**EXAMPLE_SPEC, "slo": "99.9%"})
     for is_away, said in ((False, "false"), (True, "true")):

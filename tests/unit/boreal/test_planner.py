@@ -14,6 +14,7 @@ from boreal.model.schema import Schema
 from boreal.query.plan import EGRESS, Fragment, Node, Plan
 from boreal.query.planner import Overrides, plan
 from boreal.query.spec import Deduplicate, Distinct, Join, Lookup, Map, Mode, Policy, Query, load_query
+from tests.thoroughness import some
 
 FLIGHT = {"carrier": "string", "origin": "string", "dest": "string", "dep_delay": "double"}
 WEATHER = {"origin": "string", "wind": "double", "dest": "int"}
@@ -778,7 +779,7 @@ def grouped(asked: Query, result: Plan) -> dict[str, list[Row]]:
     return found
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=some(900, 9), deadline=None, derandomize=True)
 @given(sharded_queries())
 def test_rows_of_one_group_meet_in_one_shard(asked: Query) -> None:
     result = plan(asked)
@@ -794,7 +795,7 @@ def test_most_random_queries_can_be_sharded() -> None:
     """So that the property above is not empty."""
     shards = []
 
-    @settings(max_examples=300, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=some(900, 9), deadline=None, derandomize=True, database=None)
     @given(sharded_queries())
     def count(asked: Query) -> None:
         shards.append(plan(asked).fragments[0].shards)

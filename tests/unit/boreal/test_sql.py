@@ -18,6 +18,7 @@ from boreal.query.sql_writing import write_sql
 from boreal_cli.app import app
 from simulation.queries import SCHEMA, Menu, make_operators
 from tests.installing import install_example
+from tests.thoroughness import some
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*/*.yaml"))
 
@@ -50,7 +51,7 @@ def test_examples_print_as_each_other(path: Path, tmp_path: Path, monkeypatch: p
 
 def test_random_queries_print_as_each_other() -> None:
     kinds: set[str] = set()
-    for seed in range(150):
+    for seed in range(some(450, 9)):
         query = random_query(Random(seed))
         text = write_sql(query)
         assert load_query(text) == query, text

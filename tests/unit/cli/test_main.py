@@ -18,6 +18,7 @@ from boreal_cli import app, main
 from boreal_cli.tables import NOTHING_COMPARED
 from embedded.run import Run
 from tests.foreign import make_foreign_packages, run_python
+from tests.thoroughness import every
 
 ROOT = Path(__file__).parents[3]
 CUT = ["--fault", "cut a at 1s for 2s"]
@@ -183,7 +184,7 @@ def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
 CONSOLE_SCRIPT = "import sys; from boreal_cli import main; sys.exit(main())"
 
 
-@pytest.mark.parametrize("way", ["module", "console script"])
+@pytest.mark.parametrize("way", every(2, ["console script", "module"]))
 def test_the_current_directory_may_hold_packages_that_are_called_as_ours_are(
     way: str, options: list[str], tmp_path: Path
 ) -> None:

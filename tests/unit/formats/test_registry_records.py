@@ -22,6 +22,7 @@ from formats.avro_columns import AvroColumns, OddError
 from formats.record_parsing import ParsedRows, RecordShape
 from formats.registry_records import SchemaBook, message_path
 from formats.writer_schema import WriterSchema
+from tests.thoroughness import some
 
 
 def shape_of(format: str = "avro", **fields: Any) -> RecordShape:
@@ -114,7 +115,7 @@ def fields_and_rows(draw: st.DrawFn) -> tuple[dict[str, Any], list[str], list[di
     return record_of(*fields), names, rows
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=some(900, 9), deadline=None)
 @given(fields_and_rows())
 def test_columns_that_are_read_in_step_are_what_fastavro_reads(made: tuple[dict[str, Any], list[str], list[Any]]) -> None:
     schema, names, rows = made
@@ -128,7 +129,7 @@ def test_columns_that_are_read_in_step_are_what_fastavro_reads(made: tuple[dict[
         assert columns.get(name, pa.nulls(len(rows))).to_pylist() == expected, name
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=some(900, 9), deadline=None)
 @given(fields_and_rows(), st.data())
 def test_damage_gives_what_fastavro_reads_alone_or_a_reason_and_never_harms_another_record(
     made: tuple[dict[str, Any], list[str], list[Any]], data: st.DataObject

@@ -26,6 +26,7 @@ from intake.user_records import PartitionRecords
 from logs.memory_log import MemoryLog
 from logs.source_restart import source_restart
 from sunion.tape import BEGINNING
+from tests.thoroughness import some
 
 TOPIC = "clicks"
 SECOND = 1_000_000
@@ -662,7 +663,7 @@ def topics(draw: st.DrawFn) -> dict[int, list[Record]]:
     return topic
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=some(500), deadline=None, derandomize=True)
 @given(
     topic=topics(),
     policy=st.sampled_from(["data", "producer"]),

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.thoroughness import every
+
 ROOT = Path(__file__).resolve().parents[3]
 KINDS = ("egress", "monitor", "node", "source")
 
@@ -26,14 +28,14 @@ run_process("test", serve)
 """
 
 
-@pytest.mark.parametrize("module", [*(f"services.{kind}.__main__" for kind in KINDS), "api.__main__"])
+@pytest.mark.parametrize("module", every(2, [*(f"services.{kind}.__main__" for kind in KINDS), "api.__main__"]))
 def test_a_process_that_is_waited_for_imports_no_pandas(module: str) -> None:
     command = [sys.executable, "-c", PROGRAM.format(module=module)]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (said.stdout, said.stderr, said.returncode) == ("False True\n", "", 0)
 
 
-@pytest.mark.parametrize("module", ["services.stack.supervisor", "services.stack.operations", "boreal_cli.stack"])
+@pytest.mark.parametrize("module", every(2, ["services.stack.supervisor", "services.stack.operations", "boreal_cli.stack"]))
 def test_what_does_without_pandas_only_by_converting_nothing_imports_none(module: str) -> None:
     """The supervisor, and commands on a stack. pyarrow imports pandas, if it is installed, for the first value of Python's."""
     command = [sys.executable, "-c", f"import sys, {module}; print('pandas' in sys.modules)"]
