@@ -20,6 +20,12 @@ from deployment.query_record import QueryRecord
 from reconcile.events import InstanceId
 from reconcile.stagger import HEARTBEATS_TO_DEATH
 
+CALM_PAUSE_US = 400_000
+"""How much longer than usual an instance without rows may be silent. Each of its boundaries costs a request of its own, and as
+many reads, with nothing to say but how late it is."""
+LEAST_CALM_THRESHOLD_US = 2_000_000
+"""The smallest X that leaves the time for it: who dies meanwhile is found out that much later."""
+
 _PLAIN = re.compile(r"[A-Za-z0-9_]")
 
 
@@ -187,14 +193,15 @@ def make_layout(query: Query, sites: tuple[str, ...], inner: str | None = None) 
     inner: names its logs and processes (`QueryRecord.inner`); None: the query's name.
 
     An input counts as missing no sooner than a partner counts as dead: processes share cores, so a pause of a few boundary
-    intervals is not a failure.
+    intervals is not a failure. Where X leaves the time, an instance without rows is heard less often (R24).
     """
     away = {name: stream.site for name, stream in query.streams.items() if stream.site is not None}
     for name, site in away.items():
         if site not in sites:
             raise UserError(f"streams.{name}.site", site, "is not a site of this installation", did_you_mean(site, sites))
     patient = HEARTBEATS_TO_DEATH * max(query.intervals.heartbeat, query.intervals.boundary_interval)
-    planned = plan(query, Overrides(silence_us=patient))
+    calm_pause = CALM_PAUSE_US if query.delay_threshold >= LEAST_CALM_THRESHOLD_US else 0
+    planned = plan(query, Overrides(silence_us=patient, calm_pause_us=calm_pause))
     return Layout(replace(planned, query=inner or query.name), sites, away)
 
 

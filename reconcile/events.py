@@ -158,11 +158,14 @@ class Threshold:
     """The interval between heartbeats."""
     silence_us: int
     """The silence timeout."""
+    calm_pause_us: int
+    """How much longer than usual a calm instance may be silent."""
 
     @staticmethod
     def of(plan: Plan) -> Threshold:
         """What a plan says of them."""
-        return Threshold(plan.delay_threshold_us, plan.boundary_interval_us, plan.heartbeat_us, plan.silence_us)
+        intervals = plan.boundary_interval_us, plan.heartbeat_us, plan.silence_us, plan.calm_pause_us
+        return Threshold(plan.delay_threshold_us, *intervals)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,9 @@ from sunion.steps import Item, Mark, Redone, Step
 from sunion.sunion import Heal, Settings, SUnion
 from sunion.tape import BEGINNING
 
+CALM_AFTER_PAUSES = 3
+"""An instance is calm after so many times `Plan.calm_pause_us` without rows."""
+
 
 class Instance:
     """See the header of the module. `restart` is the place where this incarnation begins. Times are clock values in
@@ -69,6 +72,7 @@ class Instance:
         self.links = links_of(plan, fragment, me, plan.silence_us, limits.notes)
         self.by_log = {c.log: link for link in self.links for c in link.upstream.candidates}
         self.graph = FragmentGraph(fragment)
+        self.is_read_alone = plan.is_read_alone(fragment)
         self.reads_sources_only = all(edge.source for edge in fragment.edges)
         mode = Mode.OVERLAY_REDO if fragment.name == EGRESS else plan.mode
         self.strategy = Strategy(self.graph, mode, plan.checkpoint_interval_us is not None)
@@ -130,6 +134,7 @@ class Instance:
         self.has_copied_ahead = False
         self.was_away = False
         self.boundary_at = 0
+        self.rows_at = 0
         self.checkpoint_at = 0
         self.redo_started = 0
         self.redo_tuples = 0
@@ -154,7 +159,7 @@ class Instance:
         if self.strategy.periodic:
             self.claims.copy(restart.position)
             self._order(orders.Copy(None), now, effects)
-        self.last_now = self.wanted_at = self.heartbeat_at = self.heard_until = self.ticked_at = now
+        self.last_now = self.wanted_at = self.heartbeat_at = self.heard_until = self.ticked_at = self.rows_at = now
         self.boundary_at = now + self.plan.sign_of_life_us
         self.away_until = now + self.grace_us
         self.stagger.begin(now)
@@ -423,13 +428,15 @@ class Instance:
                 port.revoke(now)
             effects += switched
             live = upstream.live
-            port.observe(now - live.seen > self.silence_us, live.state is State.STABLE)
+            port.observe(live.is_silent(now, self.silence_us), live.state is State.STABLE)
 
     def _perform(self, item: Item, now: int, effects: list[Effect]) -> int:
         """Give an item to the host. Returns the number of its input rows."""
         match item:
             case Step():
                 rows: int = sum(batch.num_rows for batch in item.batches.values())
+                if rows:
+                    self.rows_at = now
                 if self.sunion.redoing and not item.tentative:
                     self.redo_tuples += rows
                 is_timed = self.state is State.STABLE and not item.muted and not self.sunion.redoing
@@ -494,6 +501,11 @@ class Instance:
                 assert_never(then)
 
     def _emit(self, step: Step, answer: Answer, now: int, effects: list[Effect]) -> None:
+        if any(batch.num_rows for batch in answer.outputs.values()):
+            self.rows_at = now
+        pause_us = self._pause_us(now)
+        if pause_us and self._is_left_out(step):
+            return
         written = self.soutput.emit(
             answer.outputs,
             step,
@@ -501,10 +513,11 @@ class Instance:
             self._lacking(),
             self._stamp(now),
             lambda next_ids: self.claims.anchor(step.upto, next_ids),
+            pause_us,
         )
         effects += written
         if written:  # frames that are held back for a live branch are no heartbeat for readers
-            self.boundary_at = now + self.plan.sign_of_life_us
+            self.boundary_at = now + self.plan.sign_of_life_us + pause_us
         if self.soutput.deferred is not None and self.soutput.deferred_bytes > self.plan.memory_bytes:
             # The deferred corrections no longer fit in memory. Write them now, and continue without the live branch, if any.
             # REC_DONE follows after the rest of the corrections.
@@ -513,6 +526,23 @@ class Instance:
             if self.keeps_live:
                 self.sunion.drop_live()
                 self.engine.drop_live(now, effects)
+
+    def _pause_us(self, now: int) -> int:
+        """How much longer than usual this instance may be silent: 0 unless it is calm (R24). It is calm if it is STABLE, has
+        nothing to correct, and has had no rows for a while, and if no reader waits for its boundaries beside other input."""
+        pause_us = self.plan.calm_pause_us
+        if not pause_us or not self.is_read_alone or now - self.rows_at < CALM_AFTER_PAUSES * pause_us:
+            return 0
+        is_clean = self.sunion.live is None and not self.sunion.redoing and not self.soutput.is_provisional
+        return pause_us if is_clean and self.state is State.STABLE and not self.is_away else 0
+
+    def _is_left_out(self, step: Step) -> bool:
+        """Whether a calm instance leaves out the boundary of a step. Replicas leave out the same ones, by event time, so that
+        none seems to lag behind another."""
+        if step.tentative or step.muted or step.upto >= INFINITY:
+            return False
+        span = max(self.plan.calm_pause_us // self.plan.bucket_run_us, 1) * self.plan.bucket_us
+        return step.upto // span == self.soutput.stable_through // span
 
     def _maybe_copy_ahead(self, now: int, effects: list[Effect]) -> None:
         """Copy the state for a MARK that is likely to come (DPC, 'Checkpoint/redo': on entering UP_FAILURE).
@@ -637,6 +667,7 @@ class Instance:
             self.stagger.lose_lease()
         effects.append(StateChanged(state))
         effects += self.soutput.heartbeat(state, self._lacking(), self._stamp(now))
+        self.boundary_at = min(self.boundary_at, now + self.plan.sign_of_life_us)
         effects += self._tell_peers()
 
     def _tell_peers(self) -> list[Effect]:
@@ -686,8 +717,9 @@ class Instance:
 
     def _beat(self, now: int, effects: list[Effect]) -> None:
         if now >= self.boundary_at:
-            self.boundary_at = now + self.plan.sign_of_life_us
-            effects += self.soutput.heartbeat(self.state, self._lacking(), self._stamp(now))
+            pause_us = self._pause_us(now)
+            self.boundary_at = now + self.plan.sign_of_life_us + pause_us
+            effects += self.soutput.heartbeat(self.state, self._lacking(), self._stamp(now), pause_us)
         if now < self.heartbeat_at:
             return
         self.heartbeat_at = now + self.plan.heartbeat_us
@@ -730,6 +762,7 @@ class Instance:
             boundary_interval_us=wanted.boundary_interval_us,
             heartbeat_us=wanted.heartbeat_us,
             silence_us=wanted.silence_us,
+            calm_pause_us=wanted.calm_pause_us,
         )
         self.engine.delay_threshold_us, self.engine.silence_us = x_us, wanted.silence_us
         self.sunion.set_threshold(x_us, plan.stable_lag_of(x_us), plan.event_time_of(x_us), self.grace_us)

@@ -119,12 +119,14 @@ class SOutput:
         lacking: tuple[str, ...],
         now: int,
         make_anchor: Callable[[tuple[tuple[str, int], ...]], Anchor | None],
+        pause_us: int = 0,
     ) -> list[Append]:
         """Write the output rows of a step, and its boundary. A muted step writes nothing.
 
         `outputs` has the rows by the name of the operator; `state` and `lacking` are
         the instance's, and `now` is the clock value with which the boundary is stamped. A
-        stable boundary carries the anchor that `make_anchor` returns for the next stable ids.
+        stable boundary carries the anchor that `make_anchor` returns for the next stable ids. `pause_us`: as
+        `Boundary.pause`.
         """
         effects: list[Append] = []
         if step.muted:
@@ -149,6 +151,7 @@ class SOutput:
             step.missing,
             step.cause,
             lacking,
+            pause_us,
         )
         if step.tentative:
             self.is_provisional = True
@@ -187,11 +190,12 @@ class SOutput:
                 self._note_boundary(frame)
         return effects
 
-    def heartbeat(self, state: State, lacking: tuple[str, ...], now: int) -> list[Append]:
+    def heartbeat(self, state: State, lacking: tuple[str, ...], now: int, pause_us: int = 0) -> list[Append]:
         """Repeat the stable boundary, with the state of the instance and the inputs that it lacks. This is the heartbeat of the
-        stream (R24)."""
+        stream (R24). `pause_us`: as `Boundary.pause`."""
         at, ingest = self.stable_through, self.stable_ingest
-        return self._broadcast(lambda: Boundary(self.origin, self.epoch, at, False, ingest, now, state, lacking=lacking))
+        boundary = Boundary(self.origin, self.epoch, at, False, ingest, now, state, lacking=lacking, pause=pause_us)
+        return self._broadcast(lambda: boundary)
 
     def _revoke(self) -> list[Append]:
         if not self.is_provisional:

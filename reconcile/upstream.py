@@ -120,6 +120,8 @@ class Candidate:
     """The log."""
     seen: int
     """Clock value when it was last heard."""
+    pause_us: int = 0
+    """How much longer than usual it may be silent now, as its newest boundary says."""
     heard_since: int = 0
     """Clock value since which it was heard without a silence."""
     lacking_until: int = -1
@@ -147,6 +149,10 @@ class Candidate:
     def is_behind(self) -> bool:
         """Whether the backlog of its log is not read yet."""
         return self.target is not None and self.next_offset < self.target
+
+    def is_silent(self, now: int, silence_us: int) -> bool:
+        """Whether it was not heard for longer than counts as silence."""
+        return now - self.seen > silence_us + self.pause_us
 
 
 @dataclass(slots=True)
@@ -225,9 +231,9 @@ class Upstream:
             self._note_progress(candidate, frame, now)
         elif isinstance(frame, Start):
             candidate.state, candidate.lacking = State.RECOVERING, ()
-        if now - candidate.seen > self.silence_us:
+        if candidate.is_silent(now, self.silence_us):
             candidate.heard_since = now
-        candidate.seen = now
+        candidate.seen, candidate.pause_us = now, frame.pause if isinstance(frame, Boundary) else 0
 
     def _note_progress(self, candidate: Candidate, frame: Boundary, now: int) -> None:
         """Note a boundary. Boundaries that an UNDO has revoked, or that an earlier incarnation wrote as tentative, no longer
@@ -263,14 +269,14 @@ class Upstream:
 
     def rank(self, candidate: Candidate, now: int) -> Rank:
         """The rank of a candidate; see the header of the module."""
-        if now - candidate.seen > self.silence_us or now < candidate.lacking_until:
+        if candidate.is_silent(now, self.silence_us) or now < candidate.lacking_until:
             return Rank.DEAD
         rank = _RANKS[candidate.state]
         if candidate.is_behind or rank < Rank.UP_FAILURE:
             return rank
-        others = [other for other in self.candidates if other is not candidate and now - other.seen <= self.silence_us]
+        others = [c for c in self.candidates if c is not candidate and not c.is_silent(now, self.silence_us)]
         visible = candidate.visible.reached
-        if _lag([other.visible for other in others], visible, now) > self.slack_us:
+        if _lag([other.visible for other in others], visible, now) > self.slack_us + candidate.pause_us:
             return Rank.LAGGING
         stable = candidate.stable.reached
         if _lag([other.stable for other in others], stable, now) > max(self.stable_slack_us, self.silence_us):

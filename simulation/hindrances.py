@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from boreal.query.plan import EGRESS, Fragment, Plan
+from reconcile.instance import CALM_AFTER_PAUSES
 from simulation.drawing import instances, make_feeds
 from simulation.obligations import do_batches_fit
 from simulation.scenario import HELD_BACK_BYTES, MILLISECOND, SECOND, Scenario
@@ -20,6 +21,10 @@ SECOND_SITE_SHARE = 0.06
 """The share of scenarios with two egresses."""
 HINDERED_SHARE = 0.3
 """The share of scenarios with a hindrance."""
+CALM_SHARE = 0.08
+"""The share of scenarios in which no stream has rows for a while, and instances are heard less often."""
+FIRST_CALM = 1_000
+"""The seeds below keep their scenarios, as those of `families.FIRST_PAUSING`."""
 MIXED_SHARE = 0.3
 """The share of fragments with hosts in another process in which some replicas keep their operators in the node."""
 
@@ -40,6 +45,21 @@ def maybe_ahead(scenario: Scenario) -> Scenario:
     ahead_us = scenario.plan.event_time_of(2 * scenario.plan.delay_threshold_us) + rng.randint(200_000, 5_000_000)
     patterns = (*scenario.patterns, "row_ahead")
     return replace(scenario, feeds={**scenario.feeds, name: feed.with_ahead(row, ahead_us)}, patterns=patterns)
+
+
+def maybe_calm(scenario: Scenario) -> Scenario:
+    """In some scenarios no stream has rows for a while, so that instances are calm: readers hear them less often (R24). Faults
+    may come before, meanwhile and after."""
+    rng = Random(f"calm 50 {scenario.seed}")  # which draws no seed that docs/mutants.md or a test names
+    if scenario.seed < FIRST_CALM or rng.random() >= CALM_SHARE:
+        return scenario
+    plan = scenario.plan
+    pause_us = rng.randint(2, 6) * plan.sign_of_life_us
+    span_us = plan.event_time_of((CALM_AFTER_PAUSES + rng.randint(2, 8)) * pause_us)
+    since = scenario.start_us + rng.randrange(max(plan.event_time_of(scenario.duration_us) // 2, 1))
+    feeds = {name: feed.without(since, since + span_us) for name, feed in scenario.feeds.items()}
+    plan = replace(plan, calm_pause_us=pause_us)
+    return replace(scenario, plan=plan, feeds=feeds, patterns=(*scenario.patterns, "calm"))
 
 
 def maybe_second_site(scenario: Scenario) -> Scenario:

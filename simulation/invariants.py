@@ -766,8 +766,9 @@ def _earliness(client: LogHistory) -> Iterator[Violation]:
 
 
 def _slowness(scenario: Scenario) -> int:
-    """The time that clocks ahead, far places and boundaries behind their rows take off alpha*X."""
-    return max(scenario.skews.values(), default=0) + scenario.lag_us + 2 * max((by for _, by in scenario.hops_us), default=0)
+    """The time that clocks ahead, far places, boundaries behind their rows and calm instances take off alpha*X."""
+    slowest = max(scenario.skews.values(), default=0) + scenario.lag_us + scenario.plan.calm_pause_us
+    return slowest + 2 * max((by for _, by in scenario.hops_us), default=0)
 
 
 def _silence(scenario: Scenario, observed: Observation, histories: Mapping[LogId, LogHistory]) -> Iterator[Violation]:

@@ -191,7 +191,7 @@ class SimulatedWorld(World):
         dragged writes at the end of a call: when a sign of life falls due, a call is running, and another event comes first.
         """
         for who, process in self.processes.items():
-            most_us = self.plan.silence_us + self.longest_work_us + 3 * process.drag_us
+            most_us = self.plan.silence_us + self.plan.calm_pause_us + self.longest_work_us + 3 * process.drag_us
             if process.instance is None or process.is_frozen:
                 self.wrote_at[who] = self.now
             elif self.now - self.wrote_at.get(who, self.now) > most_us:

@@ -167,7 +167,8 @@ def _fields(frame: Frame) -> dict[str, Any]:
             clock = {"time": frame.time, "tentative": frame.tentative, "ingest": frame.ingest, "sent": frame.sent}
             advert = {"state": frame.state.value, "anchor": _anchor_fields(frame.anchor)}
             lacking = {"lacking": frame.lacking} if frame.lacking else {}  # most boundaries are written when all is well
-            return common | clock | advert | {"missing": frame.missing, "cause": frame.cause} | lacking
+            pause = {"pause": frame.pause} if frame.pause else {}
+            return common | clock | advert | {"missing": frame.missing, "cause": frame.cause} | lacking | pause
         case Undo():
             return common | {"last_id": frame.last_id, "cause": frame.cause}
         case RecDone():
@@ -211,6 +212,7 @@ def _boundary(fields: dict[str, Any]) -> Boundary:
         tuple(fields["missing"]),
         fields["cause"],
         tuple(fields.get("lacking", ())),
+        fields.get("pause", 0),
     )
 
 

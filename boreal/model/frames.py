@@ -133,6 +133,8 @@ class Boundary:
     """The id of the failure, as in `Data.cause`."""
     lacking: tuple[str, ...] = ()
     """The names of the inputs that the writer lacks at that moment. Its rows may be older, and lack others (R10)."""
+    pause: int = 0
+    """How much longer than usual the writer may be silent after this boundary, in microseconds; 0 unless it is calm (R24)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,8 @@ class Plan:
     """In which other format it also writes the stable rows; None for none."""
     debezium: bool = False
     """Whether it also writes its changes in Debezium's envelopes."""
+    calm_pause_us: int = 0
+    """How much longer than usual an instance may be silent that has had no rows for a while (R24), in microseconds."""
     own_application: bool = False
     """Whether its operators in Spark share an application with no other query."""
     disorder_us: int = 0
@@ -192,6 +194,13 @@ class Plan:
         """The largest difference between the arrival times of one bucket from two instances that both delay it as long as they
         may (R9). One instance counts its delay from a row, the other from the first boundary after the bucket."""
         return self.completion_us if fragment.has_several_producers else 0
+
+    def is_read_alone(self, fragment: Fragment) -> bool:
+        """Whether whoever reads the output of a fragment waits for no other input beside it, and has no windows that wait for
+        its boundaries: clients, or an egress that reads one instance."""
+        written = {edge.name for edge in fragment.outputs}
+        readers = [other for other in self.fragments if any(edge.name in written for edge in other.edges)]
+        return all(reader.name == EGRESS and not reader.has_several_producers for reader in readers)
 
     def fragment(self, name: str) -> Fragment:
         return next(f for f in self.fragments if f.name == name)

@@ -61,6 +61,8 @@ class Overrides:
     """The interval of heartbeats (us)."""
     silence_us: int | None = None
     """How long an input is silent before it counts as missing (us)."""
+    calm_pause_us: int | None = None
+    """How much longer than usual a calm instance may be silent (us)."""
     stable_lag_max_us: int | None = None
     """How far stable output may lag behind stable input (us)."""
     checkpoint_interval_us: int | None = None
@@ -114,6 +116,7 @@ def plan(query: Query, overrides: Overrides = AS_WRITTEN, default_engine: Engine
         boundary_interval_us=interval,
         heartbeat_us=overrides.heartbeat_us or intervals.heartbeat,
         silence_us=overrides.silence_us or SILENT_AFTER_INTERVALS * interval,
+        calm_pause_us=overrides.calm_pause_us or 0,
         alpha_x_us=tuning.alpha_x,
         memory_bytes=tuning.memory,
         retention_us=tuning.retention,

@@ -966,7 +966,7 @@ def plan_live(query: Query, is_demo: bool) -> Plan:
 
 def _without_threshold(made: Plan) -> Plan:
     """The same plan for all X: without X, and what follows from it while the query runs."""
-    return replace(made, delay_threshold_us=0, boundary_interval_us=0, heartbeat_us=0, silence_us=0, notes=())
+    return replace(made, delay_threshold_us=0, boundary_interval_us=0, heartbeat_us=0, silence_us=0, calm_pause_us=0, notes=())
 
 
 def _is_before(at: int | None, other: int | None) -> bool:

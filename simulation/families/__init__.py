@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 
 from simulation.families import basic, clocks, limits, partial, paths, pauses
-from simulation.hindrances import maybe_ahead, maybe_hindered, maybe_remote, maybe_second_site
+from simulation.hindrances import maybe_ahead, maybe_calm, maybe_hindered, maybe_remote, maybe_second_site
 from simulation.obligations import with_obligations
 from simulation.scenario import Families, Scenario
 
@@ -49,7 +49,7 @@ def make_scenario(seed: int) -> Scenario:
     if seed >= FIRST_PAUSING and pausing.random() < PAUSING_SHARE:
         family = pausing.choices(list(pauses.FAMILIES), [weight for weight, _ in pauses.FAMILIES.values()])[0]
     drawn = maybe_second_site(EVERY_FAMILY[family][1](seed, family, rng))
-    return with_obligations(maybe_hindered(maybe_remote(maybe_ahead(drawn))))
+    return with_obligations(maybe_hindered(maybe_remote(maybe_ahead(maybe_calm(drawn)))))
 
 
 def make_family_scenario(family: str, seed: int) -> Scenario:

@@ -234,3 +234,33 @@ def count_what_was_undone_as_progress(patch: Patch) -> None:
         return note_progress
 
     patch(Upstream, "_note_progress", make)
+
+
+@mutant
+def take_what_is_calm_for_dead(patch: Patch) -> None:
+    """A reader ignores that a calm replica has said for how long it may be silent (R24)."""
+    patch(Candidate, "is_silent", lambda _: lambda self, now, silence_us: now - self.seen > silence_us)
+
+
+@mutant
+def stay_calm_whatever_comes(patch: Patch) -> None:
+    """An instance is calm although rows come: their boundaries, and so the rows, are left out (R24)."""
+
+    def make(original: Any) -> Any:
+        def pause_us(self: Instance, now: int) -> int:
+            self.rows_at = -INFINITY
+            return int(original(self, now))
+
+        return pause_us
+
+    patch(Instance, "_pause_us", make)
+
+
+@mutant
+def leave_out_the_end(patch: Patch) -> None:
+    """A calm instance leaves out the boundary with which its stream ends."""
+
+    def make(original: Any) -> Any:
+        return lambda self, step: original(self, step) or step.upto >= INFINITY
+
+    patch(Instance, "_is_left_out", make)

@@ -368,7 +368,7 @@ def test_what_it_has_acknowledged_is_repeated_seldom_but_well_before_its_claim_e
 def test_the_intervals_that_follow_from_x_change_with_it_at_once() -> None:
     one = InstanceDriver(union_plan())
     flow(one, 0, 200 * MS)
-    closer = Threshold(200 * MS, 10 * MS, 20 * MS, 60 * MS)
+    closer = Threshold(200 * MS, 10 * MS, 20 * MS, 60 * MS, 0)
     one.give(closer)
     assert one.instance.next_deadline() <= one.now + 15 * MS, "it says four times in a silence timeout that it lives"
     flow(one, 200 * MS, 250 * MS)
