@@ -278,8 +278,8 @@ class Upstream:
         visible = candidate.visible.reached
         if _lag([other.visible for other in others], visible, now) > self.slack_us + candidate.pause_us:
             return Rank.LAGGING
-        stable = candidate.stable.reached
-        if _lag([other.stable for other in others], stable, now) > max(self.stable_slack_us, self.silence_us):
+        stable, slack_us = candidate.stable.reached, max(self.stable_slack_us, self.silence_us) + candidate.pause_us
+        if _lag([other.stable for other in others], stable, now) > slack_us:
             return Rank.UP_FAILURE
         return rank
 

@@ -117,6 +117,86 @@ def test_it_gives_a_sign_of_life_at_every_boundary_interval() -> None:
     assert len(boundaries) == 2
 
 
+CALM_PAUSE = 400 * MS
+COUNTED = {"counts": {"aggregate": "a", "window": {"tumbling": "3s"}, "by": ["k"], "compute": {"n": "count(*)"}}}
+
+
+def calm_plan(**options: Any) -> Plan:
+    return replace(union_plan(**options), calm_pause_us=CALM_PAUSE)
+
+
+def idle(one: InstanceDriver, since: int, until: int, names: str = "ab") -> list[tuple[int, Boundary]]:
+    """Every 50 ms each stream gives a boundary of event time = run time, and no row. What the instance wrote, and when."""
+    written = []
+    for at in range(since, until, 50 * MS):
+        effects = one.until(at)
+        for name in names:
+            effects += one.deliver(LogId(name, "", 0), one.boundary(at + 50 * MS))
+        written += [(at, e.frame) for e in effects if isinstance(e, Append) and isinstance(e.frame, Boundary)]
+    return written
+
+
+def test_once_it_has_had_no_rows_for_a_while_it_is_heard_less_often_and_says_so() -> None:
+    """R24. The boundaries that it leaves out are chosen by event time, so that its peer leaves out the same ones."""
+    one = InstanceDriver(calm_plan())
+    flow(one, 0, 1 * S)
+    before = idle(one, 1 * S, 2 * S)
+    assert {frame.pause for _, frame in before} == {0}
+    assert sorted({frame.time for _, frame in before}) == list(range(1 * S, 2 * S + 1, 100 * MS))
+    idle(one, 2 * S, 3 * S)
+    calm = idle(one, 3 * S, 6 * S)
+    assert {frame.pause for _, frame in calm} == {CALM_PAUSE}
+    assert [frame.time for _, frame in calm] == list(range(3_200 * MS, 6_001 * MS, CALM_PAUSE))
+    assert max(later - at for (at, _), (later, _) in pairwise(calm)) < one.plan.silence_us + CALM_PAUSE
+
+
+def test_a_row_ends_the_calm_at_once() -> None:
+    one = InstanceDriver(calm_plan())
+    idle(one, 0, 2 * S)
+    one.until(2 * S)
+    effects = one.deliver_all({"a": [2 * S]}, 2_100 * MS)
+    data, boundary = [e.frame for e in effects if isinstance(e, Append)]
+    assert isinstance(data, Data) and isinstance(boundary, Boundary) and (boundary.time, boundary.pause) == (2_100 * MS, 0)
+    after = idle(one, 2_100 * MS, 2_600 * MS)
+    assert {frame.pause for _, frame in after} == {0}
+    assert {frame.time for _, frame in after} == set(range(2_100 * MS, 2_601 * MS, 100 * MS))
+
+
+def test_a_window_that_ends_is_given_at_once_though_no_row_came() -> None:
+    plan = replace(plan_of(query_of(COUNTED, "counts", streams=("a",))), calm_pause_us=CALM_PAUSE)
+    one = InstanceDriver(plan)
+    one.deliver_all({"a": [100 * MS]}, 200 * MS)
+    written = idle(one, 200 * MS, 4 * S, "a")
+    assert len(one.frames(Data)) == 1
+    at = next(at for at, frame in written if frame.time >= 3 * S)
+    assert at == 2_950 * MS, "with the boundary that ends it"
+
+
+def test_a_calm_one_says_at_once_what_it_lacks_and_is_heard_as_usual_then() -> None:
+    one = InstanceDriver(calm_plan())
+    idle(one, 0, 3 * S)
+    written = idle(one, 3 * S, 4 * S, "a")
+    told = [(at, frame) for at, frame in written if frame.state is State.UP_FAILURE]
+    assert told[0][0] <= 3_150 * MS and {frame.pause for _, frame in told} == {0}
+    assert max(later - at for (at, _), (later, _) in pairwise(told)) <= one.plan.sign_of_life_us
+
+
+def test_a_stream_that_ends_in_calm_has_its_last_boundary() -> None:
+    one = InstanceDriver(calm_plan())
+    idle(one, 0, 3 * S)
+    one.until(3 * S)
+    one.deliver_all({}, INFINITY)
+    [last] = [frame for frame in one.frames(Boundary)[-1:] if isinstance(frame, Boundary)]
+    assert last.time == INFINITY
+
+
+def test_none_is_calm_whose_boundaries_others_wait_for() -> None:
+    """The first fragment of a chain is read by one that may have windows; an egress of several shards waits for each."""
+    chain, counted = plan_of(chain_of(2)), plan_of(query_of(COUNTED, "counts", streams=("a",)), shards=2)
+    assert [chain.is_read_alone(fragment) for fragment in chain.fragments] == [False, True, True]
+    assert [counted.is_read_alone(fragment) for fragment in counted.fragments] == [False, True]
+
+
 def test_a_silent_port_is_found_out_before_its_third_boundary_is_due_and_said_at_once() -> None:
     """R10."""
     one = InstanceDriver(union_plan())

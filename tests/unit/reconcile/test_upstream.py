@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise, product
 
 import pytest
@@ -118,6 +119,29 @@ def test_silence_is_judged_by_the_log_itself() -> None:
     upstream = upstream_of(S, S)
     assert upstream.rank(upstream.live, 1000 + SILENCE) is Rank.STABLE
     assert upstream.rank(upstream.live, 1001 + SILENCE) is Rank.DEAD
+
+
+def test_a_calm_replica_may_be_silent_for_as_long_as_it_has_said() -> None:
+    """R24."""
+    upstream = upstream_of(S, S)
+    pause = 2 * SILENCE
+    calm = replace(boundary(S), pause=pause)
+    upstream.hear(upstream.live, calm, 1000)
+    assert upstream.rank(upstream.live, 1000 + SILENCE + pause) is Rank.STABLE
+    assert upstream.rank(upstream.live, 1001 + SILENCE + pause) is Rank.DEAD
+    upstream.hear(upstream.live, boundary(S), 1100)
+    assert upstream.rank(upstream.live, 1101 + SILENCE) is Rank.DEAD, "it speaks as usual again"
+
+
+def test_a_calm_replica_does_not_lag_for_what_it_has_left_out() -> None:
+    upstream = upstream_of(S, S)
+    upstream.slack_us, pause = 50, 2 * SILENCE
+    other = upstream.candidates[1]
+    upstream.hear(upstream.live, replace(boundary(S), time=10, pause=pause), 1000)
+    for at in (1010, 1100, 1200, 1300):
+        upstream.hear(other, replace(boundary(S), time=at), at)
+    assert upstream.rank(upstream.live, 1010 + 50 + pause) is Rank.STABLE
+    assert upstream.rank(upstream.live, 1011 + 50 + pause) is Rank.LAGGING
 
 
 def test_a_silence_of_all_at_once_is_nobodys_death() -> None:
