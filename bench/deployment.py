@@ -382,6 +382,8 @@ class KafkaFeeder:
     """The time between writes, in seconds."""
     rows: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
     """All rows so far, by stream: (time in microseconds, key, value)."""
+    is_quiet: bool = False
+    """Whether no rows are fed at present."""
     _stopping: threading.Event = field(init=False)
     _thread: threading.Thread = field(init=False)
 
@@ -413,7 +415,7 @@ class KafkaFeeder:
             due = int((time.monotonic() - started) * self.rows_per_second)
             count, sent = due - sent, due
             for stream, (topic, producer) in topics.items():
-                for _ in range(count):
+                for _ in range(0 if self.is_quiet else count):
                     number += 1
                     row = (at, number % self.keys, number)
                     self.rows.setdefault(stream, []).append(row)

@@ -54,11 +54,12 @@ class Ear:
     """Hears the rows that are fed, as they arrive in their topics; no process of the query is in between. As a context.
 
     worst_silence_s: the longest that a topic gave nothing since this was last set to 0. Rows are fed without a pause, so
-    for so long the machine, or who shares it, has kept everybody from their work.
+    for so long the machine, or who shares it, has kept everybody from their work. is_quiet: none are fed at present.
     """
 
     def __init__(self, deployment: Deployment) -> None:
         self.worst_silence_s = 0.0
+        self.is_quiet = False
         self._topics: dict[str, list[str]] = {}
         for name, stream in deployment.spec.streams.items():
             if stream.topic:
@@ -87,6 +88,8 @@ class Ear:
         while not self._stopping.is_set():
             records = consumer.consume(1000, timeout=0.02)
             now = time.monotonic()
+            if self.is_quiet:
+                heard.clear()
             self.worst_silence_s = max([self.worst_silence_s, *(now - at for at in heard.values())])
             heard |= {str(record.topic()): now for record in records if not record.error()}
         consumer.close()
@@ -144,6 +147,15 @@ class Bench:
         time.sleep(0.3)  # each look reads the whole topic
         rows = self.deployment.stable()
         return bool(rows) and max(_window(row)[0] for row in rows) >= until
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """No rows come meanwhile."""
+        self.feeder.is_quiet = self.ear.is_quiet = True
+        try:
+            yield
+        finally:
+            self.feeder.is_quiet = self.ear.is_quiet = False
 
     def breathe(self, seconds: float) -> None:
         """Let rows flow: what a fault does shows only over time."""
