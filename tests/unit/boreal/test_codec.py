@@ -36,6 +36,7 @@ FRAMES: list[Frame] = [
     data(batch()),
     Boundary(ORIGIN, 3, -5, True, 9, 11, State.UP_FAILURE, ANCHOR, ("a",), "c", ("a", "b")),
     Boundary(Origin("", 0), 0, 1 << 62, False, 0, 0),
+    Boundary(ORIGIN, 3, 7, False, 9, 11, State.STABLE, ANCHOR, pause=400_000),
     Undo(ORIGIN, 4, -1, "cause"),
     RecDone(ORIGIN, 4, "cause"),
     Start(ORIGIN, 4, 7),
