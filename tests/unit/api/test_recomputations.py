@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from api.recomputations import GIVEN
 from api.settings import ApiSettings
 from api.tokens import Role, TokenStore
 from boreal.api_client import ApiClient, ApiError
-from formats.json_text import moment
+from formats.json_text import moment, time_us
 from tests.unit.api.conftest import ADDRESS, IDLE
 from tests.unit.api.memory import MemoryInstallation
 from tests.unit.api.test_queries import problem
@@ -88,7 +89,17 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fed]:
             row = {"at": moment(time.time_ns() // 1_000), "k": "xyz"[number % 3], "v": number}
             api.post("/api/v1/streams/a/tuples", json=row).raise_for_status()
             time.sleep(0.05)
-        yield Fed(api, installation, folder / "jobs", time.time() * 1_000)
+        end_ms = time.time() * 1_000
+        # However slow the machine is, there is something to compare then.
+        eventually(lambda: _is_stable_through(installation, round(end_ms * 1_000)))
+        yield Fed(api, installation, folder / "jobs", end_ms)
+
+
+def _is_stable_through(installation: EmbeddedInstallation, at_us: int) -> bool:
+    with closing(installation.output("load", "all")) as reader:
+        events = reader.read(reader.newest(100), 100).events
+    told = [json.loads(event.data) for event in events if event.type == "boundary"]
+    return any(time_us(record["through"]) >= at_us for record in told if not record["tentative"])
 
 
 def test_what_clients_were_given_is_what_the_input_comes_to(fed: Fed) -> None:
