@@ -97,7 +97,7 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fed]:
 
 def _is_stable_through(installation: EmbeddedInstallation, at_us: int) -> bool:
     with closing(installation.output("load", "all")) as reader:
-        events = reader.read(reader.newest(100), 100).events
+        events = reader.read(None, 10_000).events
     told = [json.loads(event.data) for event in events if event.type == "boundary"]
     return any(time_us(record["through"]) >= at_us for record in told if not record["tentative"])
 
