@@ -43,7 +43,7 @@ QUERY: dict[str, Any] = {
 HERE = "/api/v1/queries/load"
 
 
-def eventually(condition: Callable[[], object], within_s: float = 30) -> None:
+def eventually(condition: Callable[[], object], within_s: float = 120) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline
