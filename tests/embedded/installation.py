@@ -69,7 +69,7 @@ def begin_again(up: Up) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def eventually(condition: Callable[[], object], what: str, within_s: float = 30) -> None:
+def eventually(condition: Callable[[], object], what: str, within_s: float = 120) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, what
