@@ -45,23 +45,32 @@ def assert_same_at_b(deployment: Deployment) -> None:
     assert there()[: len(stable)] == [{**row, "_kind": "stable"} for row in stable]
 
 
+HALVES = {"left": QUERY["streams"]["left"], "right": {**QUERY["streams"]["right"], "site": "b"}}
+QUERIES = {"halves": {**QUERY, "name": "halves", "streams": HALVES}, "sites": {**QUERY, "name": "sites"}}
+"""Of halves, left and r0 are at a, the home site; right and r1 at b. Of sites, both streams are at a."""
+
+
 @pytest.fixture(scope="module")
-def halves(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """Left and r0 are at a, the home site; right and r1 at b."""
-    streams = {**QUERY["streams"], "right": {**QUERY["streams"]["right"], "site": "b"}}
-    with flowing(tmp_path_factory.mktemp("halves"), {**QUERY, "name": "halves", "streams": streams}, ("a", "b")) as bench:
+def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """The deployment of one of QUERIES. It ends before that of the next one begins: two at a time starve each other."""
+    with flowing(tmp_path_factory.mktemp(request.param), QUERIES[request.param], ("a", "b")) as bench:
         yield bench
 
 
+with_halves = pytest.mark.parametrize("bench", ["halves"], indirect=True)
+with_sites = pytest.mark.parametrize("bench", ["sites"], indirect=True)
+
+
 @pytest.mark.soak
-def test_each_of_two_sites_goes_on_with_the_streams_that_it_has(halves: Bench) -> None:
+@with_halves
+def test_each_of_two_sites_goes_on_with_the_streams_that_it_has(bench: Bench) -> None:
     """The cut that DPC is about: each side answers within X, with what it has; both agree in the end."""
-    deployment = halves.deployment
-    halves.breathe(1)
-    since = {"a": halves.mark(), "b": len(deployment.changes("b"))}
+    deployment = bench.deployment
+    bench.breathe(1)
+    since = {"a": bench.mark(), "b": len(deployment.changes("b"))}
     with cut_in_two(deployment):
-        halves.breathe(2 * X_S)
-    figures = halves.check(since["a"])
+        bench.breathe(2 * X_S)
+    figures = bench.check(since["a"])
     report("two sites with a stream each are cut from each other", figures)
     assert_same_at_b(deployment)
     for site, missing in (("a", "right"), ("b", "left")):
@@ -70,24 +79,25 @@ def test_each_of_two_sites_goes_on_with_the_streams_that_it_has(halves: Bench) -
         named = {(record["cause"], *record["missing_inputs"]) for record in tentative}
         assert any(inputs == [missing] for _, *inputs in named), (site, named)
         delay_ms = figures_of(changes[since[site] :], changes[: since[site]])["delay_new_ms_max"]
-        assert delay_ms <= halves.x_ms or not halves.may_be_timed
+        assert delay_ms <= bench.x_ms or not bench.may_be_timed
 
 
 @pytest.mark.soak
-def test_a_replica_that_has_lost_all_inputs_is_left_for_one_that_still_answers(halves: Bench) -> None:
+@with_halves
+def test_a_replica_that_has_lost_all_inputs_is_left_for_one_that_still_answers(bench: Bench) -> None:
     """Both are in UP_FAILURE, since a stream is missing everywhere. The one that is read then loses the other stream, too."""
-    deployment = halves.deployment
+    deployment = bench.deployment
     with deployment.dead("node.r0"):
         wait_until(lambda: _read_from(deployment) == {"r1"}, "the egress reads r1", deployment.explain)
     deployment.wait_ready()
     assert _read_from(deployment) == {"r1"}, "of two that are STABLE the one that is read is kept"
-    since = halves.mark()
+    since = bench.mark()
     with deployment.frozen("source.right"):
-        halves.breathe(1.2 * X_S)
+        bench.breathe(1.2 * X_S)
         # Left is at a, and r1 is at b, where it goes on writing.
         with deployment.cut("node.r1", "a"):
             wait_until(lambda: _read_from(deployment) == {"r0"}, "the egress reads r0", deployment.explain)
-    report("a replica loses its last input while another stream is missing", halves.check(since))
+    report("a replica loses its last input while another stream is missing", bench.check(since))
 
 
 def _read_from(deployment: Deployment) -> set[str]:
@@ -95,21 +105,16 @@ def _read_from(deployment: Deployment) -> set[str]:
     return {record["replica"] for record in deployment.changes()[-1:]}
 
 
-@pytest.fixture(scope="module")
-def two_sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with flowing(tmp_path_factory.mktemp("two-sites"), {**QUERY, "name": "sites"}, ("a", "b")) as bench:
-        yield bench
-
-
 @pytest.mark.soak
+@with_sites
 @pytest.mark.parametrize("length", [0.25 * X_S, 2 * X_S])
-def test_two_sites_that_are_cut_from_each_other_agree_in_the_end(two_sites: Bench, length: float) -> None:
-    deployment = two_sites.deployment
-    since = two_sites.mark()
+def test_two_sites_that_are_cut_from_each_other_agree_in_the_end(bench: Bench, length: float) -> None:
+    deployment = bench.deployment
+    since = bench.mark()
     with cut_in_two(deployment):
-        two_sites.breathe(length)
-    figures = two_sites.check(since)
+        bench.breathe(length)
+    figures = bench.check(since)
     report(f"two sites are cut from each other for {length:g} s", figures)
-    if two_sites.may_be_timed:
+    if bench.may_be_timed:
         assert figures["tentative"] == 0, "the home site has all it needs"
     assert_same_at_b(deployment)
