@@ -428,7 +428,7 @@ class Instance:
                 port.revoke(now)
             effects += switched
             live = upstream.live
-            port.observe(live.is_silent(now, self.silence_us), live.state is State.STABLE)
+            port.observe(upstream.is_silent(live, now), live.state is State.STABLE)
 
     def _perform(self, item: Item, now: int, effects: list[Effect]) -> int:
         """Give an item to the host. Returns the number of its input rows."""

@@ -107,7 +107,7 @@ class Link:
         """The log to read rows again from, of a replica that is not silent if there is one. Each turn moves on to the next
         log."""
         upstream = self.upstream
-        reachable = [c for c in upstream.candidates if not c.is_silent(now, upstream.silence_us)] or upstream.candidates
+        reachable = [c for c in upstream.candidates if not upstream.is_silent(c, now)] or upstream.candidates
         preferred = upstream.correcting or upstream.live
         order = sorted(reachable, key=lambda c: c is not preferred)
         return order[self.read_turn % len(order)].log

@@ -155,7 +155,7 @@ class SOutput:
         )
         if step.tentative:
             self.is_provisional = True
-            return effects + self._broadcast(lambda: boundary)
+            return effects + self._broadcast(boundary)
         for track in self.all_tracks:
             effects += self._write_stable(track, boundary)
         self._note_boundary(boundary)
@@ -175,7 +175,7 @@ class SOutput:
         effects = self.show_deferred()
         if self.correcting:
             self.correcting = False
-            effects += self._broadcast(lambda: RecDone(self.origin, self.epoch, self.cause))
+            effects += self._broadcast(RecDone(self.origin, self.epoch, self.cause))
         return effects
 
     def show_deferred(self) -> list[Append]:
@@ -195,7 +195,7 @@ class SOutput:
         stream (R24). `pause_us`: as `Boundary.pause`."""
         at, ingest = self.stable_through, self.stable_ingest
         boundary = Boundary(self.origin, self.epoch, at, False, ingest, now, state, lacking=lacking, pause=pause_us)
-        return self._broadcast(lambda: boundary)
+        return self._broadcast(boundary)
 
     def _revoke(self) -> list[Append]:
         if not self.is_provisional:
@@ -267,5 +267,5 @@ class SOutput:
         if self.deferred is None:
             self.stable_through, self.stable_ingest = boundary.time, boundary.ingest
 
-    def _broadcast(self, make: Callable[[], Frame]) -> list[Append]:
-        return [Append(track.log, make()) for track in self.all_tracks]
+    def _broadcast(self, frame: Frame) -> list[Append]:
+        return [Append(track.log, frame) for track in self.all_tracks]

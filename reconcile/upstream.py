@@ -150,10 +150,6 @@ class Candidate:
         """Whether the backlog of its log is not read yet."""
         return self.target is not None and self.next_offset < self.target
 
-    def is_silent(self, now: int, silence_us: int) -> bool:
-        """Whether it was not heard for longer than counts as silence."""
-        return now - self.seen > silence_us + self.pause_us
-
 
 @dataclass(slots=True)
 class Upstream:
@@ -231,7 +227,7 @@ class Upstream:
             self._note_progress(candidate, frame, now)
         elif isinstance(frame, Start):
             candidate.state, candidate.lacking = State.RECOVERING, ()
-        if candidate.is_silent(now, self.silence_us):
+        if self.is_silent(candidate, now):
             candidate.heard_since = now
         candidate.seen, candidate.pause_us = now, frame.pause if isinstance(frame, Boundary) else 0
 
@@ -256,6 +252,10 @@ class Upstream:
             candidate.newest_heard = frame.origin.incarnation
             self._note(candidate, frame, now)
 
+    def is_silent(self, candidate: Candidate, now: int) -> bool:
+        """Whether a candidate was not heard for longer than counts as silence, and than it has said (R24)."""
+        return now - candidate.seen > self.silence_us + candidate.pause_us
+
     def is_read(self, candidate: Candidate) -> bool:
         """Whether its frames are used. Frames of a log that is no longer followed may still arrive."""
         return candidate is self.live or candidate is self.correcting
@@ -269,12 +269,12 @@ class Upstream:
 
     def rank(self, candidate: Candidate, now: int) -> Rank:
         """The rank of a candidate; see the header of the module."""
-        if candidate.is_silent(now, self.silence_us) or now < candidate.lacking_until:
+        if self.is_silent(candidate, now) or now < candidate.lacking_until:
             return Rank.DEAD
         rank = _RANKS[candidate.state]
         if candidate.is_behind or rank < Rank.UP_FAILURE:
             return rank
-        others = [c for c in self.candidates if c is not candidate and not c.is_silent(now, self.silence_us)]
+        others = [c for c in self.candidates if c is not candidate and not self.is_silent(c, now)]
         visible = candidate.visible.reached
         if _lag([other.visible for other in others], visible, now) > self.slack_us + candidate.pause_us:
             return Rank.LAGGING

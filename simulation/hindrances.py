@@ -23,8 +23,6 @@ HINDERED_SHARE = 0.3
 """The share of scenarios with a hindrance."""
 CALM_SHARE = 0.08
 """The share of scenarios in which no stream has rows for a while, and instances are heard less often."""
-FIRST_CALM = 1_000
-"""The seeds below keep their scenarios, as those of `families.FIRST_PAUSING`."""
 MIXED_SHARE = 0.3
 """The share of fragments with hosts in another process in which some replicas keep their operators in the node."""
 
@@ -51,7 +49,7 @@ def maybe_calm(scenario: Scenario) -> Scenario:
     """In some scenarios no stream has rows for a while, so that instances are calm: readers hear them less often (R24). Faults
     may come before, meanwhile and after."""
     rng = Random(f"calm 50 {scenario.seed}")  # which draws no seed that docs/mutants.md or a test names
-    if scenario.seed < FIRST_CALM or rng.random() >= CALM_SHARE:
+    if rng.random() >= CALM_SHARE:
         return scenario
     plan = scenario.plan
     pause_us = rng.randint(2, 6) * plan.sign_of_life_us

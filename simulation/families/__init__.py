@@ -49,7 +49,9 @@ def make_scenario(seed: int) -> Scenario:
     if seed >= FIRST_PAUSING and pausing.random() < PAUSING_SHARE:
         family = pausing.choices(list(pauses.FAMILIES), [weight for weight, _ in pauses.FAMILIES.values()])[0]
     drawn = maybe_second_site(EVERY_FAMILY[family][1](seed, family, rng))
-    return with_obligations(maybe_hindered(maybe_remote(maybe_ahead(maybe_calm(drawn)))))
+    if seed >= FIRST_PAUSING:
+        drawn = maybe_calm(drawn)
+    return with_obligations(maybe_hindered(maybe_remote(maybe_ahead(drawn))))
 
 
 def make_family_scenario(family: str, seed: int) -> Scenario:

@@ -276,8 +276,8 @@ def tell_no_end_to_other_partitions(patch: Patch) -> None:
     """Control frames go to the first partition only (R1)."""
 
     def make(_: Any) -> Any:
-        def broadcast(self: SOutput, make: Any) -> Any:
-            return [Append(tracks[0].log, make()) for tracks in self.tracks.values()]
+        def broadcast(self: SOutput, frame: Any) -> Any:
+            return [Append(tracks[0].log, frame) for tracks in self.tracks.values()]
 
         return broadcast
 

@@ -170,7 +170,11 @@ def call_a_failed_input_well(patch: Patch) -> None:
 @caught_by("reconcile/test_instance.py", "test_a_silent_port_is_found_out_before_its_third_boundary_is_due_and_said_at_once")
 def find_silence_out_too_late(patch: Patch) -> None:
     """An input counts as silent after thirty boundary intervals instead of three (R10)."""
-    patch(Instance, "silence_us", lambda _: property(lambda self: 10 * self.plan.silence_us))
+
+    def make(original: Any) -> Any:
+        return lambda self, candidate, now: original(self, candidate, now - 9 * self.silence_us)
+
+    patch(Upstream, "is_silent", make)
 
 
 @caught_by("reconcile/test_upstream.py", "test_one_that_lags_is_left_for_one_that_moves_on")
@@ -239,7 +243,7 @@ def count_what_was_undone_as_progress(patch: Patch) -> None:
 @mutant
 def take_what_is_calm_for_dead(patch: Patch) -> None:
     """A reader ignores that a calm replica has said for how long it may be silent (R24)."""
-    patch(Candidate, "is_silent", lambda _: lambda self, now, silence_us: now - self.seen > silence_us)
+    patch(Upstream, "is_silent", lambda _: lambda self, candidate, now: now - candidate.seen > self.silence_us)
 
 
 @mutant
