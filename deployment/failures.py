@@ -154,8 +154,9 @@ class Failure:
         tentative results. `redo`: all inputs were there again, and results were corrected."""
         healed, over = self.healed_ms, self.ended_ms
         shown = self.tentative_ms
-        if shown is not None and healed is not None:
-            healed = max(healed, shown)
+        if shown is not None:
+            shown = max(shown, self.detected_ms)  # clients may have had early results already
+            healed = None if healed is None else max(healed, shown)
         begins = [("detected", self.begun_ms), ("held", self.detected_ms), ("tentative", shown), ("redo", healed)]
         known = [(name, at) for name, at in begins if at is not None]
         ends = [*(at for _, at in known[1:]), over]

@@ -236,8 +236,9 @@ class Output:
         outstanding = self._changelog.place.outstanding
         if not outstanding:
             self.tentative_since, self.cause = None, ""
-        elif self.tentative_since is None and isinstance(frame, Data):
-            self.tentative_since, self.cause = now, frame.cause
+        elif isinstance(frame, Data):
+            # The newest cause: rows that were only early may be followed by those of a failure.
+            self.tentative_since, self.cause = now if self.tentative_since is None else self.tentative_since, frame.cause
         return taken.delays_us if isinstance(taken, RowRecords) else None
 
     def _replay(self, mark: _Mark) -> None:

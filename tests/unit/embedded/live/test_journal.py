@@ -13,7 +13,7 @@ from deployment.failures import Failure, Failures
 from embedded.faults import parse_fault_at_once
 from embedded.live import journal as journal_module
 from embedded.live.journal import EventJournal
-from tests.unit.embedded.live.test_engine import BEGIN, COUNTS, SECOND, Drive, killed, rows
+from tests.unit.embedded.live.test_engine import BEGIN, COUNTS, SECOND, Drive, event, killed, rows
 
 
 @pytest.fixture
@@ -28,11 +28,15 @@ def recorded(data: Path) -> list[RecordedEvent]:
     return [event for _, event in EventJournal(data).events]
 
 
-def failures(data: Path) -> list[Failure]:
+def failures_of(query: str, data: Path) -> list[Failure]:
     found = Failures()
-    for event in recorded(data):
-        found.take(event)
-    return found.of("departures")
+    for each in recorded(data):
+        found.take(each)
+    return found.of(query)
+
+
+def failures(data: Path) -> list[Failure]:
+    return failures_of("departures", data)
 
 
 def test_a_cut_is_one_failure_with_its_cause_its_phases_and_its_cost(drives: list[Drive], tmp_path: Path) -> None:
@@ -58,6 +62,31 @@ def test_a_cut_is_one_failure_with_its_cause_its_phases_and_its_cost(drives: lis
     assert cut_ms + 6_000 <= healed <= told["ended_ms"] <= cut_ms + 8_000
     by = [(event.kind, event.by) for event in recorded(tmp_path) if event.kind.startswith("chaos") or event.by]
     assert by == [("chaos_begun", "ann (chaos)"), ("chaos_undone", None)]
+
+
+def test_a_failure_that_finds_early_answers_has_its_tentative_phase_all_the_same(drives: list[Drive], tmp_path: Path) -> None:
+    """Where rows may be out of order for longer than X, clients hold early results when the failure begins."""
+    drive = Drive(tmp_path)
+    drives.append(drive)
+    query = drive.engine.put(load_query(COUNTS.replace("disorder: 600ms", "disorder: 3500ms")), drive.now)
+
+    def pass_seconds(number: int) -> None:
+        for _ in range(number * 4):
+            query.post("a", [event((drive.now - BEGIN) / SECOND, "x")], drive.now)
+            drive.run(0.25)
+
+    pass_seconds(8)
+    assert query.status(drive.now)["tentative"]["cause"] == "early"
+    before = len(failures_of("counts", tmp_path))  # its start may have been one
+    query.strike(parse_fault_at_once("cut a for 5s"), drive.now, "cut a for 5s", "ann (chaos)")
+    pass_seconds(4)
+    assert query.status(drive.now)["tentative"]["cause"] != "early"
+    pass_seconds(8)
+    failure, *rest = failures_of("counts", tmp_path)
+    assert len(rest) == before
+    told = failure.detail()
+    assert [phase["name"] for phase in told["phases"]] == ["detected", "held", "tentative", "redo"]
+    assert all(phase["from_ms"] <= phase["to_ms"] for phase in told["phases"])
 
 
 def test_a_calm_night_writes_nothing(drives: list[Drive], tmp_path: Path) -> None:
