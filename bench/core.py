@@ -52,6 +52,7 @@ from reconcile.events import (
     StoreCheckpoint,
     Tick,
     Unfollow,
+    Wake,
     Watch,
 )
 from reconcile.host import Host
@@ -250,7 +251,7 @@ def _feed(instance: Instance, logs: LogStore, effects: list[Effect], now: int) -
                     log = logs.open(log_id)
                     items = log.read(log.offset_after(after_id), 64, max_bytes)
                     follow_up += instance.handle(ReadDone(log_id, token, tuple(items)), now)
-                case Append() | Follow() | Unfollow() | Watch() | Send() | Acknowledge() | StoreCheckpoint():
+                case Append() | Follow() | Unfollow() | Watch() | Send() | Acknowledge() | Wake() | StoreCheckpoint():
                     pass
                 case Obey() | StateChanged() | Reconciled():
                     pass

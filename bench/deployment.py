@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -382,8 +382,8 @@ class KafkaFeeder:
     """The time between writes, in seconds."""
     rows: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
     """All rows so far, by stream: (time in microseconds, key, value)."""
-    is_quiet: bool = False
-    """Whether no rows are fed at present."""
+    quiet: Collection[str] = ()
+    """The streams that get no rows at present."""
     _stopping: threading.Event = field(init=False)
     _thread: threading.Thread = field(init=False)
 
@@ -415,7 +415,7 @@ class KafkaFeeder:
             due = int((time.monotonic() - started) * self.rows_per_second)
             count, sent = due - sent, due
             for stream, (topic, producer) in topics.items():
-                for _ in range(0 if self.is_quiet else count):
+                for _ in range(0 if stream in self.quiet else count):
                     number += 1
                     row = (at, number % self.keys, number)
                     self.rows.setdefault(stream, []).append(row)

@@ -45,6 +45,7 @@ from reconcile.events import (
     Tick,
     Unavailable,
     Unfollow,
+    Wake,
     Watch,
 )
 from reconcile.instance import Instance
@@ -493,6 +494,8 @@ class World:
                 self._send(process, to, Received(message))
             case Acknowledge(positions):
                 self._acknowledge(process.id, positions)
+            case Wake():
+                pass  # embedded sources are never calm
             case StoreCheckpoint():
                 self.at(self.now + self.conditions.upload_us, partial(self.stored, process, process.incarnation, effect))
             case Obey():

@@ -5,6 +5,7 @@ A record holds all items that one process sends at one moment:
     {"v": 1, "sender": "node.departures.r0", "items": [ITEM, ...]}
     {"to": "main.r1.0", "message": {"type": "Heartbeat", "sender": "main.r0.0", "state": "STABLE"}}
     {"acknowledge": {"reader": "main.r0.0", "positions": [["jfk/0", 1200], ...]}}
+    {"wake": ["jfk", ...]}
     {"trim": [["jfk/0", 1100], ...]}
     {"trim": [["jfk/0", 0], ...], "hold": "late.1.1763996400000000"}
 """
@@ -72,6 +73,11 @@ def instance_of(text: str) -> InstanceId:
 def acknowledge_item(reader: InstanceId, positions: tuple[tuple[str, int], ...]) -> ControlItem:
     """An acknowledgement as an item. positions: ('stream/partition', first id that the reader still needs)."""
     return {"acknowledge": {"reader": str(reader), "positions": [list(position) for position in positions]}}
+
+
+def wake_item(streams: Iterable[str]) -> ControlItem:
+    """The request to the sources of these streams to write boundaries at the usual pace, as an item."""
+    return {"wake": list(streams)}
 
 
 def trim_item(positions: Mapping[str, int]) -> ControlItem:

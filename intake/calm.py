@@ -1,5 +1,5 @@
-"""When a user's topic is calm, and what its source has got of it from the reader that calm topics share. Machines: records and
-time in.
+"""When a user's topic is calm, what its source has got of it from the reader that calm topics share, and how often the source
+writes boundaries then. Machines: records and time in.
 
 A source that reads alone sends some twenty requests a second, whatever comes. That is worth it if more records come than that.
 """
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from boreal.query.plan import CALM_AFTER_PAUSES
 from intake.user_records import UserRecord
 
 CALM_S = 5.0
@@ -49,6 +50,24 @@ class Calmness:
     @property
     def is_busy(self) -> bool:
         return self._count > MANY_RECORDS
+
+
+class CalmPace:
+    """How much longer than usual a source may be silent (R24). Times are microseconds of one clock."""
+
+    def __init__(self, now: int) -> None:
+        self._busy_at = now
+        self.pause_us = 0
+        """The pause until the next boundary: 0, or what the last one has said."""
+
+    def note_busy(self, now: int) -> None:
+        """Records have come, or rows of other streams wait for the boundaries of this one."""
+        self._busy_at, self.pause_us = now, 0
+
+    def say(self, now: int, calm_pause_us: int) -> int:
+        """What a boundary says that is written now. calm_pause_us: of the plan."""
+        self.pause_us = calm_pause_us if now - self._busy_at >= CALM_AFTER_PAUSES * calm_pause_us else 0
+        return self.pause_us
 
 
 @dataclass(slots=True)

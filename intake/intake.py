@@ -245,12 +245,12 @@ class Intake:
         self.progress.answer(partition, self.place.partitions.get(partition), question, now)
         self._look(now)
 
-    def heartbeat(self, now: int) -> list[tuple[LogId, Frame]]:
-        """The current boundary, for each log."""
+    def heartbeat(self, now: int, pause_us: int = 0) -> list[tuple[LogId, Frame]]:
+        """The current boundary, for each log. pause_us: as `Boundary.pause`."""
         self.place.promise = self.boundary
         self._unanchored += 1
         anchor = self.place.announce(self._topic, {}) if self._unanchored >= ANCHOR_EVERY else None
-        return self._boundaries(anchor, now)
+        return self._boundaries(anchor, now, pause_us)
 
     def take(self, records: Records, now: int, unknown: frozenset[int] = frozenset(), waited_us: int = 0) -> Batch:
         """Turn records into one batch: for each log an announcement, then the rows ordered by time. unknown: the ids of
@@ -290,10 +290,11 @@ class Intake:
         if reach > self._reach:
             self._reach, self._reached_at = reach, now
 
-    def _boundaries(self, anchor: Anchor | None, now: int) -> list[tuple[LogId, Frame]]:
+    def _boundaries(self, anchor: Anchor | None, now: int, pause_us: int = 0) -> list[tuple[LogId, Frame]]:
         if anchor is not None:
             self._unanchored = 0
-        boundary = Boundary(self._origin, 0, self.place.promise, False, self._reached_at or now, now, anchor=anchor)
+        ingest = self._reached_at or now
+        boundary = Boundary(self._origin, 0, self.place.promise, False, ingest, now, anchor=anchor, pause=pause_us)
         return [(log, boundary) for log in self.logs]
 
     # Reading

@@ -269,6 +269,15 @@ class Acknowledge:
 
 
 @dataclass(frozen=True, slots=True)
+class Wake:
+    """Rows wait here for boundaries of these source streams: a calm source is to write them at the usual pace for a while
+    (R24). If the message is lost, they come a pause later."""
+
+    streams: tuple[str, ...]
+    """The streams."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
     """Upload a checkpoint in the background. The driver answers with `CheckpointStored` once the store has confirmed it."""
 
@@ -316,4 +325,6 @@ class Reconciled:
     """The size of the last copy of the state in bytes."""
 
 
-Effect = Append | Follow | Unfollow | Watch | Read | Send | Acknowledge | StoreCheckpoint | Obey | StateChanged | Reconciled
+Effect = (
+    Append | Follow | Unfollow | Watch | Read | Send | Acknowledge | Wake | StoreCheckpoint | Obey | StateChanged | Reconciled
+)

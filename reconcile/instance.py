@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
-from boreal.query.plan import EGRESS, Plan
+from boreal.query.plan import CALM_AFTER_PAUSES, EGRESS, Plan
 from boreal.query.spec import Hold, Mode
 from operators.graph import FragmentGraph
 from reconcile import orders
@@ -38,6 +38,7 @@ from reconcile.events import (
     Tick,
     Unavailable,
     Unfollow,
+    Wake,
 )
 from reconcile.host import Host
 from reconcile.limits import PRODUCTION, Limits
@@ -46,7 +47,7 @@ from reconcile.orders import Answer
 from reconcile.recovery import Restart
 from reconcile.rereading import Rereading
 from reconcile.soutput import SOutput
-from reconcile.stagger import CALM_BEATS, HEARTBEATS_TO_DEATH, Permission, Stagger
+from reconcile.stagger import CALM_BEATS, HEARTBEATS_TO_DEATH, QUIET_TIMES, Permission, Stagger
 from reconcile.status import Status
 from reconcile.strategy import Strategy
 from reconcile.upstream import Candidate
@@ -54,9 +55,6 @@ from sunion.port import Port
 from sunion.steps import Item, Mark, Redone, Step
 from sunion.sunion import Heal, Settings, SUnion
 from sunion.tape import BEGINNING
-
-CALM_AFTER_PAUSES = 3
-"""An instance is calm after so many times `Plan.calm_pause_us` without rows."""
 
 
 class Instance:
@@ -111,7 +109,7 @@ class Instance:
         )
         self.rereading = Rereading(self.links, self.sunion, plan.boundary_interval_us)
         others = [InstanceId(me.fragment, r, me.shard) for r in fragment.replicas if r != me.replica]
-        self.stagger = Stagger.of(me, others, plan.heartbeat_us)
+        self.stagger = Stagger.of(me, others, plan.heartbeat_us, self._calm_beats)
         self.restart = restart
         self.state = State.STABLE
         self.path_after: dict[tuple[InstanceId, str], tuple[int, int]] = {}
@@ -128,6 +126,7 @@ class Instance:
         self.has_heard = False
         self.heartbeat_at = 0
         self.beats = 0
+        self.reminded = 1 - CALM_BEATS
         self.acknowledged: tuple[tuple[str, int], ...] = ()
         self.acknowledge_at = 0
         self.unwell_since = 0
@@ -135,6 +134,7 @@ class Instance:
         self.was_away = False
         self.boundary_at = 0
         self.rows_at = 0
+        self.wake_at = 0
         self.checkpoint_at = 0
         self.redo_started = 0
         self.redo_tuples = 0
@@ -206,6 +206,7 @@ class Instance:
                 else:
                     effects += self.stagger.receive(message, now)
                     self.stagger.watch(self.state, now)
+                    self._beat_soon(now)
             case Threshold():
                 self._set_threshold(event)
             case CheckpointStored(number):
@@ -329,6 +330,19 @@ class Instance:
                 self._take_visible(link, candidate, frame, now)
             else:
                 self._take_correction(link.port, frame, now)
+        if link.rows_at == now and now >= self.wake_at:
+            self._wake_calm(now, effects)
+
+    def _wake_calm(self, now: int, effects: list[Effect]) -> None:
+        """Rows have come, and wait for the boundaries of the other inputs. Wake the sources of those that had no rows for a
+        while: now, and again before they would be calm, as long as rows come (R24)."""
+        pause_us = self.plan.calm_pause_us
+        if not pause_us:
+            return
+        self.wake_at = now + pause_us
+        quiet = {stream for link in self.links if now - link.rows_at >= pause_us for stream in link.sources}
+        if quiet:
+            effects.append(Wake(tuple(sorted(quiet))))
 
     def _turn_away(self, log: LogId, now: int, effects: list[Effect]) -> None:
         """Read another replica (R27): this one's log lacks rows that we need, for example because it restarted by the anchor
@@ -350,10 +364,12 @@ class Instance:
     def _take_visible(self, link: Link, candidate: Candidate, frame: Frame, now: int) -> None:
         port = link.port
         match frame:
-            case Data(tentative=True):
-                port.take_tentative(frame)
             case Data():
-                port.take_stable(frame, now)
+                link.rows_at = now
+                if frame.tentative:
+                    port.take_tentative(frame)
+                else:
+                    port.take_stable(frame, now)
             case Boundary():
                 if not candidate.is_behind:
                     link.compare_clocks(frame, now)
@@ -660,6 +676,7 @@ class Instance:
         check_transition(self.state, state)
         before, self.state = self.state, state
         self.stagger.watch(state, now)
+        self._beat_soon(now)
         if state is State.UP_FAILURE:
             self.has_copied_ahead = False
             self.unwell_since, self.was_away = now, before is State.RECOVERING
@@ -722,9 +739,14 @@ class Instance:
             effects += self.soutput.heartbeat(self.state, self._lacking(), self._stamp(now), pause_us)
         if now < self.heartbeat_at:
             return
-        self.heartbeat_at = now + self.plan.heartbeat_us
+        pause_us = self._pause_us(now) if self.stagger.is_calm else 0
+        calm_beats = self._calm_beats if pause_us else CALM_BEATS
+        self.heartbeat_at = now + self.plan.heartbeat_us + pause_us
         self.beats += 1
-        is_reminder = self.beats % CALM_BEATS == 1
+        is_reminder = self.beats - self.reminded >= calm_beats
+        if is_reminder:
+            self.reminded = self.beats
+        self.beats += pause_us // self.plan.heartbeat_us
         self._forget_readers()
         self._set_alpha()
         self.stagger.forget_dead(self.heard_until)
@@ -734,13 +756,24 @@ class Instance:
         if acknowledged and (acknowledged != self.acknowledged or now >= self.acknowledge_at):
             # A repetition tells that this reader lives, well before its claim would end.
             self.acknowledged = acknowledged
-            self.acknowledge_at = now + min(CALM_BEATS * self.plan.heartbeat_us, self.plan.retention_us // 4)
+            self.acknowledge_at = now + min(calm_beats * self.plan.heartbeat_us, self.plan.retention_us // 4)
             effects.append(Acknowledge(acknowledged))
         # Producers may hold a bucket back for their whole alpha*X. It must still arrive here before it is overdue by our clock.
         rest = self.engine.latency_us + self._path_after() + self.skew_us + self.plan.spread_us(self.fragment)
         for link in self.links:
             micros = link.hop.value * 3 // 2 + rest
             effects += [Send(who, PathAfter(self.me, link.port.key, micros)) for who in link.to_tell(micros, is_reminder)]
+
+    @property
+    def _calm_beats(self) -> int:
+        """After how many heartbeat intervals an instance without rows repeats what it has said, while all replicas are
+        STABLE."""
+        return CALM_BEATS * (QUIET_TIMES if self.plan.calm_pause_us else 1)
+
+    def _beat_soon(self, now: int) -> None:
+        """End the pause of the heartbeats if there is no calm any more: peers judge by them now."""
+        if not self.stagger.is_calm:
+            self.heartbeat_at = min(self.heartbeat_at, now + self.plan.heartbeat_us)
 
     def _lacking(self) -> tuple[str, ...]:
         """The names of the inputs that are missing at present, of whatever fragment they are inputs (R10)."""
@@ -769,7 +802,7 @@ class Instance:
         for link in self.links:
             link.upstream.silence_us = wanted.silence_us
         self.rereading.retry_us = wanted.boundary_interval_us
-        self.stagger.heartbeat_us = wanted.heartbeat_us
+        self.stagger.set_pace(wanted.heartbeat_us, self._calm_beats, self.last_now)
         # What was to come by the former intervals may be due by now.
         self.heartbeat_at = min(self.heartbeat_at, self.last_now + wanted.heartbeat_us)
         self.boundary_at = min(self.boundary_at, self.last_now + self.plan.sign_of_life_us)
@@ -811,5 +844,6 @@ class Instance:
 
     def _forget_readers(self) -> None:
         """Forget the path latencies of readers that were not heard for long. They no longer read this instance."""
-        oldest = self.heard_until - self.limits.forgotten_heartbeats * self.plan.heartbeat_us
+        beats = self.limits.forgotten_heartbeats * self._calm_beats // CALM_BEATS
+        oldest = self.heard_until - beats * self.plan.heartbeat_us
         self.path_after = {reader: told for reader, told in self.path_after.items() if told[1] >= oldest}

@@ -50,6 +50,10 @@ class Link:
     """The replicas of its stream, and which of them is read."""
     producers: tuple[InstanceId, ...]
     """The instances that write the stream. They are sent the latency of the path after them; none for a source."""
+    sources: tuple[str, ...]
+    """The source streams from which it is made."""
+    rows_at: int = 0
+    """Clock value when it brought rows last, in microseconds."""
     read_turn: int = 0
     """How many answers to reads were empty or unavailable. It selects the replica for the next read."""
     hop: RecentLargest = field(default_factory=RecentLargest)
@@ -126,7 +130,7 @@ def links_of(plan: Plan, fragment: Fragment, me: InstanceId, silence_us: int, mo
             producers = tuple(InstanceId(maker.name, replica, shard) for replica in replicas) if maker else ()
             tape = Tape(most_notes=most_notes)
             port = Port(f"{edge.name}/{partition}", edge.operator, plan.bucket_us, 2 * plan.boundary_interval_us, tape)
-            links.append(Link(port, Upstream(candidates, silence_us), producers))
+            links.append(Link(port, Upstream(candidates, silence_us), producers, plan.sources_of(edge)))
     return links
 
 

@@ -36,6 +36,9 @@ HEARTBEATS_TO_DEATH = 3
 CALM_BEATS = 10
 """While all replicas are STABLE, a heartbeat is sent only at every so-manieth heartbeat interval."""
 
+QUIET_TIMES = 4
+"""Where instances may be silent for longer (R24), those without rows repeat so many times less often what they have said."""
+
 
 class Permission(Enum):
     """Whether a replica may reconcile now."""
@@ -99,6 +102,8 @@ class Stagger:
     """Its peers: the other replicas of the same fragment and shard."""
     heartbeat_us: int
     """The heartbeat interval."""
+    calm_beats: int
+    """While all are STABLE, a heartbeat comes at least after so many heartbeat intervals."""
     promised: dict[InstanceId, _Promise] = field(default_factory=dict)
     """The leases that this replica has given: the peers for which it stays live."""
     turn: Turn = Turn.RESTING
@@ -111,14 +116,22 @@ class Stagger:
     """Whether this replica and all its peers are STABLE, as far as it knows."""
 
     @staticmethod
-    def of(me: InstanceId, others: list[InstanceId], heartbeat_us: int) -> Stagger:
+    def of(me: InstanceId, others: list[InstanceId], heartbeat_us: int, calm_beats: int = CALM_BEATS) -> Stagger:
         """The leases of a replica with these peers, none of which was heard yet."""
-        return Stagger(me, {other: _Peer(-(1 << 62)) for other in others}, heartbeat_us)
+        return Stagger(me, {other: _Peer(-(1 << 62)) for other in others}, heartbeat_us, calm_beats)
 
     def begin(self, now: int) -> None:
         """Count all peers as heard now, so that each has the usual time to send its first heartbeat."""
         for peer in self.peers.values():
             peer.heard = now
+
+    def set_pace(self, heartbeat_us: int, calm_beats: int, now: int) -> None:
+        """Beat at this interval from now on. If heartbeats were fewer before, the peers that were alive count as heard now."""
+        if calm_beats < self.calm_beats:
+            for peer in self.peers.values():
+                if self._is_alive(peer, now):
+                    peer.heard = now
+        self.heartbeat_us, self.calm_beats = heartbeat_us, calm_beats
 
     def discount(self, late_us: int) -> None:
         """Exclude a time in which this instance could not receive messages: the peers were not silent in it."""
@@ -239,7 +252,7 @@ class Stagger:
             del self.promised[holder]
 
     def _is_alive(self, peer: _Peer, now: int) -> bool:
-        beats = HEARTBEATS_TO_DEATH * CALM_BEATS if self.is_calm else HEARTBEATS_TO_DEATH
+        beats = HEARTBEATS_TO_DEATH * self.calm_beats if self.is_calm else HEARTBEATS_TO_DEATH
         return now - peer.heard <= beats * self.heartbeat_us
 
     def _go(self, permission: Permission) -> tuple[Permission, list[Send]]:

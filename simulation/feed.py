@@ -21,6 +21,7 @@ from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, 
 from boreal.model.partition import partition_of
 from boreal.model.schema import Schema, Type
 from boreal.query.plan import Edge, Plan
+from intake.calm import CalmPace
 from sunion.buckets import bucket_end
 
 ORIGIN = Origin("", 1)
@@ -169,7 +170,8 @@ class SourceFeeder:
     lag_us: how far the boundaries are behind the rows, as with a stream's `disorder`. jumps: by stream, (an interval, a time):
     after this interval the boundary is at least at the time. stalls: by stream, two intervals, between which its boundary
     stands still, as while its topic is read and has nothing. A source may be away for a while: its next incarnation begins
-    with START and logs at once the rows of the meantime.
+    with START and logs at once the rows of the meantime. A source without rows is calm after a while if the plan has calm
+    sources (R24), until a reader wakes it.
     """
 
     def __init__(
@@ -197,6 +199,8 @@ class SourceFeeder:
         self.logged = dict.fromkeys(feeds, 0)
         self.incarnations = dict.fromkeys(feeds, 1)
         self.absences: Counter[str] = Counter()
+        self._paces = {stream: CalmPace(0) for stream in feeds}
+        self._written_at = dict.fromkeys(feeds, 0)
 
     @property
     def is_done(self) -> bool:
@@ -229,6 +233,10 @@ class SourceFeeder:
         for log in self._logs_of(stream):
             append(log, Start(self._origin(stream), 0, self.next_ids[log]))
 
+    def wake(self, stream: str, now: int) -> None:
+        """A reader asks the stream's source for boundaries at the usual pace."""
+        self._paces[stream].note_busy(now)
+
     def write_late(self, stream: str, now: int, append: Callable[[LogId, Frame], None]) -> None:
         """An incarnation that was believed dead writes frames that readers must ignore: rows with ids that its successor uses,
         and a boundary far ahead."""
@@ -251,7 +259,11 @@ class SourceFeeder:
         """Log the next rows and a boundary on every stream; after a stream's end only the boundary, as a heartbeat."""
         self.interval += self.stride
         present = [edge for edge in self.plan.sources if not self.absences[edge.operator]]
+        pauses = {stream: self._pause_us(stream, now) for stream in dict.fromkeys(edge.operator for edge in present)}
         for edge in present:
+            pause_us = pauses[edge.operator]
+            if pause_us is None:
+                continue
             feed = self.feeds[edge.operator]
             first, last = (feed.counts[min(at, feed.intervals)] for at in (self.logged[edge.operator], self.interval))
             boundary = INFINITY if self.interval >= feed.intervals else self._reached(edge.operator)
@@ -259,9 +271,21 @@ class SourceFeeder:
                 log = LogId(edge.name, "", partition)
                 if part.num_rows:
                     append(log, self._data(log, part, now, edge.operator))
-                append(log, Boundary(self._origin(edge.operator), 0, boundary, False, now, now))
+                append(log, Boundary(self._origin(edge.operator), 0, boundary, False, now, now, pause=pause_us))
         for edge in present:
             self.logged[edge.operator] = self.interval
+
+    def _pause_us(self, stream: str, now: int) -> int | None:
+        """What a boundary of a stream says now of how much longer than usual it may be silent; None if it is silent now."""
+        feed, pace = self.feeds[stream], self._paces[stream]
+        first, last = (feed.counts[min(at, feed.intervals)] for at in (self.logged[stream], self.interval))
+        has_ended = self.logged[stream] < feed.intervals <= self.interval
+        if last > first or has_ended:
+            pace.note_busy(now)
+        if pace.pause_us and now - self._written_at[stream] < self.plan.sign_of_life_us + pace.pause_us:
+            return None
+        self._written_at[stream] = now
+        return pace.say(now, self.plan.calm_pause_us)
 
     def _parts_of(self, edge: Edge, first: int, last: int) -> list[pa.RecordBatch]:
         """The rows of a stream from one place to another, by partition."""

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from boreal.query.plan import EGRESS, Fragment, Plan
-from reconcile.instance import CALM_AFTER_PAUSES
+from boreal.query.plan import CALM_AFTER_PAUSES, EGRESS, Fragment, Plan
 from simulation.drawing import instances, make_feeds
 from simulation.obligations import do_batches_fit
 from simulation.scenario import HELD_BACK_BYTES, MILLISECOND, SECOND, Scenario
@@ -46,16 +45,19 @@ def maybe_ahead(scenario: Scenario) -> Scenario:
 
 
 def maybe_calm(scenario: Scenario) -> Scenario:
-    """In some scenarios no stream has rows for a while, so that instances are calm: readers hear them less often (R24). Faults
-    may come before, meanwhile and after."""
+    """In some scenarios no stream has rows for a while, so that sources and instances are calm: readers hear them less often
+    (R24). In some, only one has none, and its source is woken. Faults may come before, meanwhile and after."""
     rng = Random(f"calm 50 {scenario.seed}")  # which draws no seed that docs/mutants.md or a test names
     if rng.random() >= CALM_SHARE:
         return scenario
     plan = scenario.plan
-    pause_us = rng.randint(2, 6) * plan.sign_of_life_us
+    # As in a layout, where X is five times the pause or more: what a calm source says comes before it is overdue.
+    pause_us = min(rng.randint(2, 6) * plan.sign_of_life_us, plan.delay_threshold_us // 5)
     span_us = plan.event_time_of((CALM_AFTER_PAUSES + rng.randint(2, 8)) * pause_us)
     since = scenario.start_us + rng.randrange(max(plan.event_time_of(scenario.duration_us) // 2, 1))
-    feeds = {name: feed.without(since, since + span_us) for name, feed in scenario.feeds.items()}
+    quiet = rng.sample(sorted(scenario.feeds), 1) if rng.random() < 0.5 else scenario.feeds
+    without = {name: scenario.feeds[name].without(since, since + span_us) for name in quiet}
+    feeds = {**scenario.feeds, **without}
     plan = replace(plan, calm_pause_us=pause_us)
     return replace(scenario, plan=plan, feeds=feeds, patterns=(*scenario.patterns, "calm"))
 

@@ -578,7 +578,7 @@ class _StreamCut:
 
 
 def _cuts(scenario: Scenario, observed: Observation) -> list[_StreamCut]:
-    """The cuts of streams; overlapping cuts of one stream are merged."""
+    """The cuts of streams; overlapping cuts of one stream are merged. A calm source may say nothing for a pause after one."""
     spans: dict[str, list[tuple[int, int]]] = {}
     for strike in sorted(scenario.strikes, key=lambda strike: strike.at_us):
         if strike.kind != "cut_stream":
@@ -588,8 +588,9 @@ def _cuts(scenario: Scenario, observed: Observation) -> list[_StreamCut]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], strike.end_us))
         else:
             merged.append((strike.at_us, strike.end_us))
+    late_us = LATENESS_US + scenario.plan.calm_pause_us
     return [
-        _StreamCut(stream, since, until, _reached(observed, since), _reached(observed, until + LATENESS_US))
+        _StreamCut(stream, since, until, _reached(observed, since), _reached(observed, until + late_us))
         for stream, merged in spans.items()
         for since, until in merged
     ]
@@ -625,8 +626,9 @@ def _naming(scenario: Scenario, observed: Observation, client: LogId) -> Iterato
 
 def _explains(scenario: Scenario, cut: _StreamCut, name: str, when: int, end: int) -> bool:
     """Whether a cut explains that a stream is missing from a bucket. Rows that were logged just before it may be delayed
-    too."""
-    begins, known = end - scenario.plan.bucket_us, cut.from_event - scenario.plan.boundary_interval_us
+    too, and a calm source had said nothing of them yet."""
+    plan = scenario.plan
+    begins, known = end - plan.bucket_us, cut.from_event - plan.boundary_interval_us - plan.calm_pause_us
     return cut.stream == name and cut.since_us < when and known < end and (begins < cut.to_event or end >= INFINITY)
 
 

@@ -138,6 +138,7 @@ class Simulation:
         self.feeder = SourceFeeder(
             plan, scenario.feeds, scenario.start_us, scenario.stride, scenario.lag_us, scenario.jumps, scenario.stalls
         )
+        self.world.on_wake = self.feeder.wake
         self.saboteur = Saboteur(self.world, self.feeder, Random(scenario.seed))
         self.client = Client(plan, scenario.keeps_records)
         self.shown = LogId(plan.output.name, "r0", 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import assert_never
 
@@ -33,6 +34,7 @@ from reconcile.events import (
     StateChanged,
     StoreCheckpoint,
     Unfollow,
+    Wake,
     Watch,
 )
 from reconcile.recovery import VerifiedCheckpoint
@@ -55,6 +57,7 @@ class SimulatedWorld(World):
 
         on_work           called before a process handles an event (None: the start of its incarnation)
         on_effect         called after an effect was performed
+        on_wake           called with a source stream and the time when its source gets a reader's request for boundaries (R24)
         counts            the number of effects and faults, by name
         longest_work_us   the longest work in one piece, in microseconds: a copy of the state
         overfull          the instances whose ports held more bytes than their memory allows, with the first such moment
@@ -83,6 +86,7 @@ class SimulatedWorld(World):
         self.step_rows = step_rows
         self.on_work: list[Callable[[Process, Event | None], None]] = []
         self.on_effect: list[Callable[[Process, Effect], None]] = []
+        self.on_wake: Callable[[str, int], None] = lambda stream, now: None
         self.counts: Counter[str] = Counter()
         self.longest_work_us = clock.copy_us
         self.overfull: dict[InstanceId, str] = {}
@@ -197,6 +201,13 @@ class SimulatedWorld(World):
             elif self.now - self.wrote_at.get(who, self.now) > most_us:
                 self.mute.setdefault(who, f"since {self.wrote_at[who]}, at {self.now}")
 
+    def _ask_for_boundaries(self, process: Process, streams: tuple[str, ...]) -> None:
+        at = self.now + self.network.latency(process.place)
+        for stream in streams:
+            if self.network.passes_messages(process.place, stream):
+                self.at(at, partial(self.on_wake, stream, at))
+                self.counts["Wake"] += 1
+
     def _start_again(self, process: Process) -> None:
         if process.instance is None:
             self.start(process.id)
@@ -252,6 +263,8 @@ class SimulatedWorld(World):
             case Follow() | Read():
                 super().perform(process, effect)
                 self.counts[type(effect).__name__] += 1
+            case Wake(streams):
+                self._ask_for_boundaries(process, streams)
             case Unfollow() | Watch() | Acknowledge() | StateChanged() | Reconciled():
                 super().perform(process, effect)
             case _:

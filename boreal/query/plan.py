@@ -15,6 +15,9 @@ EGRESS = "egress"
 SIGNS_OF_LIFE = 4
 """How often an idle stream repeats its boundary within one silence timeout, at most."""
 
+CALM_AFTER_PAUSES = 3
+"""An instance or a source is calm after so many times `Plan.calm_pause_us` without rows."""
+
 STABLE_LAG_FACTOR = 10
 """The default of `stable_lag_max`, as a multiple of the delay threshold (R16)."""
 
@@ -164,7 +167,8 @@ class Plan:
     debezium: bool = False
     """Whether it also writes its changes in Debezium's envelopes."""
     calm_pause_us: int = 0
-    """How much longer than usual an instance may be silent that has had no rows for a while (R24), in microseconds."""
+    """How much longer than usual an instance or a source may be silent that has had no rows for a while (R24), in
+    microseconds."""
     own_application: bool = False
     """Whether its operators in Spark share an application with no other query."""
     disorder_us: int = 0
@@ -201,6 +205,13 @@ class Plan:
         written = {edge.name for edge in fragment.outputs}
         readers = [other for other in self.fragments if any(edge.name in written for edge in other.edges)]
         return all(reader.name == EGRESS and not reader.has_several_producers for reader in readers)
+
+    def sources_of(self, edge: Edge) -> tuple[str, ...]:
+        """The source streams from which a logged stream is made, in the order of their names."""
+        maker = next((fragment for fragment in self.fragments if edge in fragment.outputs), None)
+        if maker is None:
+            return (edge.operator,)
+        return tuple(sorted({name for read in maker.edges for name in self.sources_of(read)}))
 
     def fragment(self, name: str) -> Fragment:
         return next(f for f in self.fragments if f.name == name)

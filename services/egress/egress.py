@@ -214,7 +214,7 @@ class EgressProcess:
             self.connections,
             self.layout,
             self.outlet,
-            self.control.send,
+            self.control,
             None,
             self.exit_request.exit,
         )

@@ -28,7 +28,7 @@ from deployment.corrections import Correction, CorrectionHistory
 from deployment.failure_signs import note_change
 from deployment.layout import Layout
 from deployment.operator_hosts import copy_owner
-from formats.control_messages import ControlItem, acknowledge_item, message_item
+from formats.control_messages import ControlItem, acknowledge_item, message_item, wake_item
 from logs.checkpoints import Checkpoint, CheckpointStore, StoreUnavailableError
 from reconcile.engine import HostFailed
 from reconcile.events import (
@@ -52,6 +52,7 @@ from reconcile.events import (
     Tick,
     Unavailable,
     Unfollow,
+    Wake,
     Watch,
 )
 from reconcile.instance import Instance
@@ -60,6 +61,8 @@ from services.hosting.connections import Connections
 from services.hosting.failpoints import failpoint
 from services.hosting.log_lines import facts
 from services.hosting.process import EXIT_BEGIN_ANEW, now_us
+from services.kafka.control import ControlPlane
+from services.kafka.topics import control_topic
 from services.storage.kafka_log import KafkaLogStore
 from services.storage.log_reader import LogGap, LogPath, LogReaders, ReaderFailure, UnreadableRecord
 
@@ -99,13 +102,13 @@ def build_host(
     connections: Connections,
     layout: Layout,
     outlet: Outlet,
-    send: Callable[[list[ControlItem]], None],
+    control: ControlPlane,
     store: CheckpointStore | None,
     exit: Callable[[int], None],
 ) -> InstanceHost:
     """Make a host with a reader for each path to a log of the instance's inputs.
 
-    `first_effects`: what the instance's `begin` returned. The other parameters: see `InstanceHost`.
+    `first_effects`: what the instance's `begin` returned. `control`: of the query. The other parameters: see `InstanceHost`.
     """
 
     def path_to(log: LogId) -> LogPath:
@@ -119,7 +122,12 @@ def build_host(
             except KafkaError:
                 return True
 
-    host = InstanceHost(instance, first_effects, outlet, send, store, holder, exit)
+    def wake(streams: Sequence[str]) -> None:
+        for name in sorted({layout.sources_of(stream) for stream in streams}):
+            theirs = [stream for stream in streams if layout.sources_of(stream) == name]
+            control.send([wake_item(theirs)], control_topic(name))
+
+    host = InstanceHost(instance, first_effects, outlet, control.send, store, holder, exit, wake)
     logs = [log for logs in layout.input_logs(instance.me).values() for log in logs]
     host.readers = LogReaders(path_to, logs, layout, host.deliver, instance.plan.boundary_interval_us)
     return host
@@ -167,6 +175,8 @@ class InstanceHost:
     """holder(log, first_id): whether some replica's log still has the stable rows from an id on."""
     exit: Callable[[int], None]
     """Ends the process with an exit code."""
+    wake: Callable[[Sequence[str]], None] = lambda streams: None
+    """Asks the sources of these streams for boundaries at the usual pace."""
     give_order: Callable[[Place, Order], None] = lambda place, order: None
     """Sends an order to the operator host in another process, if the instance has one."""
     on_change: Callable[[], None] = lambda: None
@@ -310,6 +320,8 @@ class InstanceHost:
                 self._items.append(message_item(to, message))
             case Acknowledge(positions):
                 self._defer(lambda: self._acknowledge(positions))
+            case Wake(streams):
+                self.wake(streams)
             case Obey(place, order):
                 failpoint("node.before_order")
                 self.give_order(place, order)

@@ -23,6 +23,8 @@ OnItems = Callable[[str, list[ControlItem]], None]
 
 GATHER_MS = 10
 """`gather_ms` of a reader of heartbeats: well below their shortest interval that follows from X."""
+WAKE_MS = 50
+"""`gather_ms` of a source that readers may wake: rows wait for its boundary."""
 NO_HURRY_MS = 1_000
 """`gather_ms` for readers that only need acknowledgements and trims: many messages per second arrive in two batches."""
 
@@ -47,11 +49,11 @@ class ControlPlane:
         for desk in self._desks.values():
             desk.listen(self._listener)
 
-    def send(self, items: list[ControlItem]) -> None:
-        """Send these items in one record, or drop them; returns at once."""
+    def send(self, items: list[ControlItem], topic: str | None = None) -> None:
+        """Send these items in one record, or drop them; returns at once. topic: the control topic; None: the query's own."""
         if items:
             record = {"v": VERSION, "sender": self._name, "items": items}
-            self._desks[self._site].send(self._topic, json.dumps(record, separators=(",", ":")).encode())
+            self._desks[self._site].send(topic or self._topic, json.dumps(record, separators=(",", ":")).encode())
 
     def close(self) -> None:
         if self._listener is not None:

@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
@@ -100,7 +100,7 @@ class NodeProcess:
                 self.remote = OrderChannel(self.clusters[self.site], plan, self.replica, remote, self.store, exit)
                 stack.enter_context(closing(self.remote))
             for who in self.layout.instances(self.replica):
-                self.hosts[who] = self._build_host(who, control.send)
+                self.hosts[who] = self._build_host(who, control)
             if self.remote is not None:
                 # After all hosts are made: answers to orders of the former incarnation may arrive at once.
                 self.remote.begin(lambda who, answered: self.hosts[who].deliver(answered))
@@ -140,7 +140,7 @@ class NodeProcess:
 
     # Instances
 
-    def _build_host(self, who: InstanceId, send: Callable[[list[ControlItem]], None]) -> InstanceHost:
+    def _build_host(self, who: InstanceId, control: ControlPlane) -> InstanceHost:
         store = KafkaLogStore(self.clusters, self.layout, history_us=self.history_us, clients=self.connections.logs)
         self.stores.append(store)
         instance, first_effects = self._begin_incarnation(who, store)
@@ -154,7 +154,7 @@ class NodeProcess:
             self.connections,
             self.layout,
             KafkaOutlet(logs),
-            send,
+            control,
             self.store,
             self.exit_request.exit,
         )

@@ -87,6 +87,12 @@ class CalmReader:
         reader = self._alone or self._member
         return None if reader is None else reader.known_end(number)
 
+    def wake(self) -> None:
+        """Let a poll that waits for records return, if the topic is shared. May be called from any thread."""
+        member = self._member
+        if member is not None:
+            member.wake()
+
     def read_alone(self) -> None:
         """Read alone from the next poll on: the topic cannot be found, and should not disturb others."""
         self._calmness.begin(_steady_us())
@@ -151,6 +157,7 @@ class _Member:
         self._partitions: CalmPartitions[ConsumerRecord] = CalmPartitions(positions)
         self._seats = {TopicPartition(topic, number): _Seat(self, number) for number in positions}
         self._came_at = 0.0
+        self._is_woken = False
         self.has_left = False
         for place, seat in self._seats.items():
             shared.join(seat, place)
@@ -165,14 +172,21 @@ class _Member:
 
     def take(self, timeout_s: float, gather_s: Callable[[], float]) -> tuple[dict[int, list[ConsumerRecord]], float]:
         """What has come, and for how many seconds the first of it has been here. Waits for something, but not after the
-        timeout. gather_s: for how long it then waits for more, unless the timeout comes first."""
+        timeout or `wake`. gather_s: for how long it then waits for more, unless the timeout comes first."""
         until = time.monotonic() + timeout_s
         with self._changed:
-            if self._changed.wait_for(lambda: self._partitions.has_waiting or self.has_left, timeout_s):
+            self._changed.wait_for(lambda: self._partitions.has_waiting or self.has_left or self._is_woken, timeout_s)
+            self._is_woken = False
+            if self._partitions.has_waiting:
                 left_s = min(gather_s(), until - time.monotonic())
                 self._changed.wait_for(lambda: self.has_left, max(left_s, 0))
             waited_s = time.monotonic() - self._came_at if self._partitions.has_waiting else 0.0
             return self._partitions.take(), waited_s
+
+    def wake(self) -> None:
+        with self._changed:
+            self._is_woken = True
+            self._changed.notify_all()
 
     @property
     def has_waiting(self) -> bool:

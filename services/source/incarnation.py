@@ -12,7 +12,8 @@ each log gets the rows that it lacks (logs.source_restart). While Kafka is out o
 topic, and posted rows wait in a spool (services.source.post_box).
 
 A boundary follows each batch. Without rows, every log gets a boundary once per boundary interval if evidence of the topic's
-ends moves it on (intake.stream_progress), else as a sign of life, less often.
+ends moves it on (intake.stream_progress), else as a sign of life, less often. Once the topic is calm, each comes a pause later
+and says so (R24), until there are records again, or a reader asks for boundaries (`wake`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from boreal.model.frames import INFINITY, Boundary, Frame, LogId
 from boreal.query.plan import Plan
 from formats.dead_letter import DeadLetterRecord
 from formats.json_text import moment
+from intake.calm import CalmPace
 from intake.evidence import Evidence
 from intake.intake import Intake, rows_not_held
 from intake.user_records import PartitionRecords, Records
@@ -106,6 +108,8 @@ class SourceIncarnation:
         self._lag_records: int | None = None
         self._caught_up_us = now_us()
         self._last_ingest_us = self._last_boundary_us = self._next_evidence_us = self._next_partitions_us = 0
+        self._pace = CalmPace(now_us())
+        self._is_woken = False
         self._changed_us = now_us()
         """Since when nothing has happened that a question about the topic's ends depends on."""
         self._appended: defaultdict[LogId, list[Frame]] = defaultdict(list)
@@ -126,6 +130,11 @@ class SourceIncarnation:
         """Take X, and the intervals that follow from it, from this plan. May be called from any thread."""
         self.plan = plan
         self.intake.progress.set_threshold(plan.delay_threshold_us, plan.boundary_interval_us)
+
+    def wake(self) -> None:
+        """Rows of other streams wait for our boundaries. May be called from any thread."""
+        self._is_woken = True
+        self.topic.wake()
 
     # A new incarnation
 
@@ -179,13 +188,16 @@ class SourceIncarnation:
         self._wait(0)
         found = self._poll()
         has_rows = any(map(len, found.values()))
+        if has_rows or self._is_woken:
+            self._end_pause()
         if has_rows:
             self._log_batch(found)
         self._look_for_evidence(has_rows)
         now = now_us()
         if has_rows or now >= self._next_boundary_us:
             self._last_boundary_us = now
-            self._append(self.intake.heartbeat(now))
+            pause_us = self._pace.say(now, self.plan.calm_pause_us if self.topic.is_calm else 0)
+            self._append(self.intake.heartbeat(now, pause_us))
         self._settle()
         self._lag_records = self.topic.lag()
         if not self._lag_records:
@@ -199,7 +211,15 @@ class SourceIncarnation:
         """When a boundary is due even without records: sooner if evidence has moved it on."""
         plan = self.plan
         moves = self.intake.boundary > self.intake.place.promise
-        return _tick_after(self._last_boundary_us, plan.boundary_interval_us if moves else plan.sign_of_life_us)
+        interval_us = plan.boundary_interval_us if moves else plan.sign_of_life_us
+        return _tick_after(self._last_boundary_us, interval_us + self._pace.pause_us)
+
+    def _end_pause(self) -> None:
+        """Records have come, or readers wait for boundaries, and so for evidence as of now."""
+        now, self._is_woken = now_us(), False
+        if self._pace.pause_us:
+            self._next_evidence_us = min(self._next_evidence_us, now)
+        self._pace.note_busy(now)
 
     def _poll(self) -> dict[int, PartitionRecords]:
         # Rounded up: who wakes before the tick would only look again.
@@ -293,7 +313,7 @@ class SourceIncarnation:
         if self.evidence.look() or has_rows:
             self._changed_us = now_us()
         now = now_us()
-        interval_us = self.intake.progress.evidence_interval_us(self.intake.place.partitions)
+        interval_us = self.intake.progress.evidence_interval_us(self.intake.place.partitions) + self._pace.pause_us
         # Rows whose boundary waits for evidence should not wait for the next interval as well.
         is_waited_for = has_rows and interval_us <= self.plan.boundary_interval_us
         if now >= self._next_evidence_us or is_waited_for:

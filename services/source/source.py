@@ -29,7 +29,7 @@ from services.hosting.connections import Connections
 from services.hosting.process import THREAD_SWITCH_S, StatusPublisher
 from services.hosting.registry import Registry
 from services.hosting.trimmer import Trimmer
-from services.kafka.control import NO_HURRY_MS, ControlPlane
+from services.kafka.control import NO_HURRY_MS, WAKE_MS, ControlPlane
 from services.kafka.topics import control_topic
 from services.source.incarnation import SourceIncarnation, SourceInputs
 from services.source.letters import Letters
@@ -111,11 +111,19 @@ class SourceProcess:
                 stack.enter_context(closing(WebServer(app, self.options.http_host, self.options.http_port)))
             control = ControlPlane(self.connections.controls, control_topic(plan.query), self.name, self.site)
             stack.enter_context(closing(control))
-            control.listen(lambda _, items: _take_trims(items, trimmer), NO_HURRY_MS)
+            take = partial(self._take_items, incarnation, trimmer)
+            control.listen(lambda _, items: take(items), WAKE_MS if plan.calm_pause_us else NO_HURRY_MS)
             take_change = partial(self._take_change, incarnation, status.now)
             self.connections.watch.add(take_change)
             stack.callback(self.connections.watch.remove, take_change)
             return incarnation.run(former)
+
+    def _take_items(self, incarnation: SourceIncarnation, trimmer: Trimmer, items: list[ControlItem]) -> None:
+        for item in items:
+            if "trim" in item:
+                trimmer.take(item)
+            elif self.stream in item.get("wake", ()):
+                incarnation.wake()
 
     def _take_change(
         self, incarnation: SourceIncarnation, say: Callable[[], None], name: str, record: QueryRecord | None
@@ -178,8 +186,3 @@ class SourceProcess:
         """How long a poll may gather records: half the boundary interval, so that the other half is left to log them."""
         return max(self.layout.plan.boundary_interval_us // 2_000, 1)
 
-
-def _take_trims(items: list[ControlItem], trimmer: Trimmer) -> None:
-    for item in items:
-        if "trim" in item:
-            trimmer.take(item)

@@ -89,6 +89,15 @@ class UserTopic:
         """For how long the oldest record that the last poll returned had waited here, in microseconds."""
         return self._reader.waited_us
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether few records come: a poll that waits for one ends with `wake`."""
+        return self._reader.is_shared
+
+    def wake(self) -> None:
+        """Let a poll of a calm topic return. May be called from any thread."""
+        self._reader.wake()
+
     def poll_until(self, until: Mapping[int, int], timeout_ms: int, most: int) -> dict[int, PartitionRecords] | None:
         """Like `poll`, but only records before these offsets, one for each partition that is read; None after all of them were
         returned."""

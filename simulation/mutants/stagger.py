@@ -231,3 +231,9 @@ def take_the_silence_of_calm_for_death(patch: Patch) -> None:
         return watch
 
     patch(Stagger, "watch", make)
+
+
+@caught_by("reconcile/test_instance.py", "test_without_rows_it_beats_less_often_until_a_replica_is_not_stable")
+def pause_among_peers_that_wait(patch: Patch) -> None:
+    """An instance without rows beats as seldom as before, though one of its peers is not STABLE any more (R24)."""
+    patch(Instance, "_beat_soon", lambda _: lambda self, now: None)

@@ -8,6 +8,7 @@ from typing import Any
 import reconcile.instance
 import reconcile.upstream
 from boreal.model.frames import INFINITY, Start
+from intake.calm import CalmPace
 from logs.index import Index
 from reconcile.instance import Instance
 from reconcile.upstream import Candidate, Rank, Upstream
@@ -258,6 +259,26 @@ def stay_calm_whatever_comes(patch: Patch) -> None:
         return pause_us
 
     patch(Instance, "_pause_us", make)
+
+
+@mutant
+def pause_without_a_word(patch: Patch) -> None:
+    """A calm source is silent for longer, and its boundaries do not say so (R24)."""
+
+    def make(original: Any) -> Any:
+        def say(self: CalmPace, now: int, calm_pause_us: int) -> int:
+            original(self, now, calm_pause_us)
+            return 0
+
+        return say
+
+    patch(CalmPace, "say", make)
+
+
+@caught_by("reconcile/test_instance.py", "test_rows_that_wait_for_streams_without_rows_keep_their_sources_awake")
+def wake_nobody(patch: Patch) -> None:
+    """Rows wait for the boundary that a calm source writes after its pause: nobody asks it for one (R24)."""
+    patch(Instance, "_wake_calm", lambda _: lambda self, now, effects: None)
 
 
 @mutant

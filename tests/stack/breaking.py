@@ -149,13 +149,15 @@ class Bench:
         return bool(rows) and max(_window(row)[0] for row in rows) >= until
 
     @contextmanager
-    def quiet(self) -> Iterator[None]:
-        """No rows come meanwhile."""
-        self.feeder.is_quiet = self.ear.is_quiet = True
+    def quiet(self, *streams: str) -> Iterator[None]:
+        """No rows come meanwhile: in these streams, or in all."""
+        before, self.feeder.quiet = self.feeder.quiet, streams or tuple(self.deployment.spec.streams)
+        self.ear.is_quiet = True
         try:
             yield
         finally:
-            self.feeder.is_quiet = self.ear.is_quiet = False
+            self.feeder.quiet = before
+            self.ear.is_quiet = bool(before)
 
     def breathe(self, seconds: float) -> None:
         """Let rows flow: what a fault does shows only over time."""

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from bench.deployment import read_all, wait_until
-from boreal.model.frames import LogId
+from boreal.model import codec
+from boreal.model.frames import Boundary, LogId
 from tests.stack.breaking import QUERY, Bench, flowing
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
@@ -49,5 +50,30 @@ def test_a_calm_query_says_little_and_a_dead_path_shows_and_rows_that_come_are_a
         wait_until(lambda: 2 <= written() <= MOST_FRAMES, "the query is calm again", deployment.explain)
         [followed] = read_from()
         deployment.kill(f"node.{followed}")
+    bench.breathe(2)
+    bench.check(since)
+
+
+def test_the_source_of_a_calm_stream_says_little_until_rows_wait_for_it(bench: Bench) -> None:
+    """R24: of two streams one has rows, and its rows are stable only with the other's boundaries."""
+    deployment, since = bench.deployment, bench.mark()
+    topic = deployment.layout.topic_of(LogId("right", "", 0))
+
+    def pauses() -> list[int]:
+        """What the boundaries say that the source writes within two seconds."""
+        before = len(read_all(deployment.clusters["a"], topic))
+        bench.breathe(2)
+        frames = [codec.decode(record.value) for record in read_all(deployment.clusters["a"], topic)[before:]]
+        return [frame.pause for frame in frames if isinstance(frame, Boundary)]
+
+    def is_calm() -> bool:
+        said = pauses()
+        return 2 <= len(said) <= MOST_FRAMES and 0 not in said
+
+    with bench.quiet("right"):
+        with bench.quiet():
+            wait_until(is_calm, "the source is calm", deployment.explain)
+        wait_until(lambda: (said := pauses()).count(0) > MOST_FRAMES and not any(said), "it is awake", deployment.explain)
+        bench.check(since)
     bench.breathe(2)
     bench.check(since)

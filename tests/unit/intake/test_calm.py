@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from intake.calm import CALM_S, FEW_RECORDS, MANY_RECORDS, MOST_WAITING, MOST_WAITING_BYTES, Calmness, CalmPartitions
+from intake.calm import (
+    CALM_S,
+    FEW_RECORDS,
+    MANY_RECORDS,
+    MOST_WAITING,
+    MOST_WAITING_BYTES,
+    Calmness,
+    CalmPace,
+    CalmPartitions,
+)
 
 CALM_US = round(CALM_S * 1_000_000)
+PAUSE_US = 400_000
 
 
 @dataclass(frozen=True)
@@ -95,3 +105,14 @@ def test_a_source_that_takes_nothing_is_full_by_records_or_bytes() -> None:
     assert large.is_full
     large.drop_before({0: 1})
     assert not large.is_full
+
+
+def test_a_source_is_calm_after_three_pauses_and_says_so_before_it_pauses():
+    pace = CalmPace(0)
+    assert pace.say(2 * PAUSE_US, PAUSE_US) == 0
+    assert pace.pause_us == 0, "nobody has been told yet, so the next boundary comes as usual"
+    assert pace.say(3 * PAUSE_US, PAUSE_US) == PAUSE_US == pace.pause_us
+    pace.note_busy(4 * PAUSE_US)
+    assert pace.pause_us == 0, "who waits for its boundary does not wait for the pause"
+    assert pace.say(5 * PAUSE_US, PAUSE_US) == 0
+    assert pace.say(8 * PAUSE_US, 0) == 0, "X leaves no time for a pause"

@@ -34,6 +34,7 @@ from reconcile.events import (
     Threshold,
     Tick,
     Unfollow,
+    Wake,
     Watch,
 )
 from reconcile.limits import PRODUCTION
@@ -431,6 +432,56 @@ def test_in_calm_it_beats_seldom_and_at_every_interval_once_a_replica_is_not_sta
     assert beats(3_000 * MS) == 10
     one.give(Received(Heartbeat(R1, State.STABLE)))
     assert beats(4_000 * MS) == 1
+
+
+def test_without_rows_it_beats_less_often_until_a_replica_is_not_stable() -> None:
+    """R24. Its peer counts it as alive for as long."""
+    one = InstanceDriver(calm_plan())
+    one.give(Received(Heartbeat(R1, State.STABLE)))
+
+    def beats(until: int) -> int:
+        one.effects.clear()
+        idle(one, one.now + 50 * MS, until)
+        return len(one.sent(Heartbeat))
+
+    beats(3 * S)
+    assert beats(3 * S + 12 * S) == 3, "four times less often"
+    one.give(Received(Heartbeat(R1, State.UP_FAILURE)))
+    assert beats(one.now + 300 * MS) >= 2, "its peer would count it as dead"
+    one.give(Received(Heartbeat(R1, State.STABLE)))
+    flow(one, one.now + 50 * MS, one.now + 1_200 * MS, peer=None)
+    one.effects.clear()
+    flow(one, one.now + 50 * MS, one.now + 4 * S, peer=None)
+    assert len(one.sent(Heartbeat)) == 4, "with rows it repeats itself as usual"
+
+
+def test_rows_that_wait_for_streams_without_rows_keep_their_sources_awake() -> None:
+    """R24."""
+    one = InstanceDriver(calm_plan())
+    idle(one, 0, 2 * S)
+    one.effects.clear()
+    flow(one, 2 * S, 3 * S, "a")
+    assert [effect for effect in one.effects if isinstance(effect, Wake)] == 3 * [Wake(("b",))], "once in a pause"
+    one.effects.clear()
+    flow(one, 3 * S, 3 * S + CALM_PAUSE)
+    flow(one, 3 * S + CALM_PAUSE, 4 * S)
+    assert not [effect for effect in one.effects if isinstance(effect, Wake)][1:], "b has rows of its own"
+
+
+def test_no_source_is_woken_where_none_is_calm() -> None:
+    one = InstanceDriver(union_plan())
+    idle(one, 0, 2 * S)
+    flow(one, 2 * S, 3 * S, "a")
+    assert not [effect for effect in one.effects if isinstance(effect, Wake)]
+
+
+def test_who_waits_for_another_fragment_wakes_the_sources_behind_it() -> None:
+    operators = {"ab": {"union": ["a", "b"]}, "all": {"union": ["ab", "c"]}}
+    fragments = {"f1": {"operators": ["ab"]}, "f2": {"operators": ["all"]}}
+    plan = replace(plan_of(query_of(operators, fragments=fragments)), calm_pause_us=CALM_PAUSE)
+    one = InstanceDriver(plan, fragment="f2")
+    flow(one, 1 * S, 1_050 * MS, "c", peer=None)
+    assert [effect for effect in one.effects if isinstance(effect, Wake)] == [Wake(("a", "b"))]
 
 
 @pytest.mark.parametrize(("retention", "every_ms"), [("1h", 1_000), ("2s", 500)])

@@ -14,7 +14,7 @@ from sunion.port import Port
 def test_a_replica_that_had_nothing_to_read_again_is_followed_by_the_next_within_reach() -> None:
     logs = [LogId("all", f"r{number}", 0) for number in range(3)]
     upstream = Upstream([Candidate(log, seen) for log, seen in zip(logs, (1000, 100, 1000), strict=True)], 150)
-    link = Link(Port("all/0", "all", 10, 0), upstream, ())
+    link = Link(Port("all/0", "all", 10, 0), upstream, (), ("all",))
     asked = []
     for _ in range(3):
         asked.append(link.log_to_read(1100))
