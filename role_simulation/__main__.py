@@ -11,15 +11,15 @@ from functools import partial
 
 from role_simulation.mutants import MUTANTS
 from role_simulation.run import RoleRun, run_scenario
-from role_simulation.scenario import draw
+from role_simulation.scenario import draw, draw_joined
 from simulation.mutants import mutated
 
 
-def judge(seed: int, mutant: str | None = None) -> RoleRun:
+def judge(seed: int, mutant: str | None = None, is_joined: bool = False) -> RoleRun:
     """Run a seed."""
     logging.disable(logging.CRITICAL)
     with mutated(mutant, MUTANTS):
-        return run_scenario(draw(seed))
+        return run_scenario((draw_joined if is_joined else draw)(seed))
 
 
 def main() -> int:
@@ -28,13 +28,14 @@ def main() -> int:
     options.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
     options.add_argument("--first", type=int, default=0, help="the first of them")
     options.add_argument("--mutant", help=f"a seeded bug: {', '.join(MUTANTS)}")
+    options.add_argument("--joined", action="store_true", help="workers have joined their sites, and a supervisor places roles")
     options.add_argument("--digest", action="store_true", help="say what came to pass, in a digest of all topics")
     options.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     asked = options.parse_args()
     seeds = range(asked.first, asked.first + asked.seeds)
     wrong = 0
     with ProcessPoolExecutor(asked.processes) as pool:
-        for seed, run in zip(seeds, pool.map(partial(judge, mutant=asked.mutant), seeds), strict=True):
+        for seed, run in zip(seeds, pool.map(partial(judge, mutant=asked.mutant, is_joined=asked.joined), seeds), strict=True):
             wrong += bool(run.problems)
             if asked.digest:
                 print(f"seed {seed}: digest {run.digest}", flush=True)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from deployment import placer
 from deployment.claims import LogClaims
+from deployment.placement import Places
 from services.egress import egress, stable
 from services.egress.out import OutTopic
 from services.egress.stable import StableTopic
@@ -119,24 +121,25 @@ def stable_end_is_not_read(patch: Patch) -> None:
     patch(stable, "read_stable_tail", lambda _: lambda *_: 0)
 
 
+class _Unfenced:
+    """A producer whose transactions are none."""
+
+    def __init__(self, producer: Any) -> None:
+        self.send = producer.send
+        self.commit_transaction = producer.flush
+        self.close, self._sender = producer.close, producer._sender
+
+    def begin_transaction(self) -> None: ...
+
+
 @mutant
 def stable_outside_its_transaction(patch: Patch) -> None:
     """Rows go to q.stable by a producer that nobody fences."""
 
-    class Unfenced:
-        """A producer whose transactions are none."""
-
-        def __init__(self, producer: Any) -> None:
-            self.send = producer.send
-            self.commit_transaction = producer.flush
-            self.close, self._sender = producer.close, producer._sender
-
-        def begin_transaction(self) -> None: ...
-
     def make(original: Callable[..., None]) -> Callable[..., None]:
         def commit(self: StableTopic, rows: Any, values: Any) -> None:
-            if not isinstance(self._producer, Unfenced):
-                self._producer = Unfenced(self._cluster.make_producer())
+            if not isinstance(self._producer, _Unfenced):
+                self._producer = _Unfenced(self._cluster.make_producer())
             original(self, rows, values)
 
         return commit
@@ -157,6 +160,22 @@ def stable_before_out(patch: Patch) -> None:
         return send
 
     patch(OutTopic, "_send", make)
+
+
+# Of the placement, which only seeds show whose workers have joined their sites
+
+
+@mutant
+def placement_keeps_the_dead(patch: Patch) -> None:
+    """No worker is ever lost, however long it says nothing."""
+    patch(placer._Worker, "patience_us", lambda _: property(lambda self: 1 << 60))
+
+
+@mutant
+def replicas_share_a_worker(patch: Patch) -> None:
+    """A replica goes to the worker with the least load, whatever runs there."""
+    patch(Places, "allows", lambda _: lambda self, child, worker: True)
+    patch(Places, "shares_machine", lambda _: lambda self, child, worker: False)
 
 
 MUTANTS: dict[str, Mutant] = {each.name: each for each in MUTANTS_BY_MODULE[__name__]}

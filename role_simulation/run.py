@@ -14,7 +14,8 @@ from formats.json_text import time_us
 from role_simulation.broker import Broker
 from role_simulation.checks import check_results, out_of
 from role_simulation.clients import BrokerLink
-from role_simulation.scenario import FED_US, QUIET_US, STEADY_FROM_US, RoleFault, RoleScenario
+from role_simulation.joined import JoinedWorld
+from role_simulation.scenario import FED_US, STEADY_FROM_US, RoleFault, RoleScenario
 from role_simulation.scheduler import SimulatedProcess
 from role_simulation.threads import EPOCH_US, now_us
 from role_simulation.world import Program, RoleWorld
@@ -40,7 +41,8 @@ class RoleRun:
 
 def run_scenario(scenario: RoleScenario) -> RoleRun:
     """Run it to its end, and check it."""
-    world = RoleWorld(scenario.seed, [scenario.record], scenario.workers, scenario.sites)
+    kind = JoinedWorld if scenario.is_joined else RoleWorld
+    world = kind(scenario.seed, [scenario.record], scenario.workers, scenario.sites)
     found = RoleRun()
     last, stable = scenario.sites[-1], TopicPartition(stable_topic(scenario.query.name), 0)
     lag = _Lag(world.brokers[last], out_of(scenario, last))
@@ -55,13 +57,13 @@ def run_scenario(scenario: RoleScenario) -> RoleRun:
         for fault in scenario.faults:
             _plan(world, fault)
         try:
-            world.run(FED_US + QUIET_US)
+            world.run(FED_US + scenario.quiet_us)
         except AssertionError as error:
             found.problems.append(f"the run does not end: {error}")
         found.problems += [f"{thread.name} has ended: {error!r}" for thread, error in world.scheduler.errors]
         if not scenario.has_twins:
             found.problems += [f"a {kind} has ended: {_UNDUE[code]}" for kind, code in world.ends if code in _UNDUE]
-        found.problems += order.problems
+        found.problems += order.problems + world.problems
         found.digest = _digest(world.brokers)
         found.problems += check_results(world, scenario)
         world.end()
@@ -140,7 +142,7 @@ def _plan(world: RoleWorld, fault: RoleFault) -> None:
     if fault.kind == "failpoint":
         world.kill_at[fault.name] = fault.at_us
         return
-    worker = world.workers[fault.worker]
+    worker = world.targets[fault.worker]
     if fault.kind == "twin":
         world.scheduler.call(fault.at_us, lambda: _double(world, worker, fault.for_us))
         return

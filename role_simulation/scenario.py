@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from random import Random
@@ -20,6 +20,8 @@ FED_US = 10_000_000
 """For how long producers write records."""
 QUIET_US = 16_000_000
 """How long nothing fails at the end of a run: by then all must be right."""
+MOVED_US = 14_000_000
+"""How much longer it takes where roles move: a supervisor waits longer after each failure of a role."""
 FIRST_FAULT_US = 3_000_000
 """When faults may begin."""
 DISORDER_US = 500_000
@@ -114,6 +116,8 @@ class RoleScenario:
     """By topic, the same records as rows."""
     faults: tuple[RoleFault, ...] = field(default=())
     """What fails."""
+    is_joined: bool = False
+    """Whether the workers have joined their sites, and a supervisor decides what they run."""
 
     @property
     def record(self) -> QueryRecord:
@@ -122,6 +126,11 @@ class RoleScenario:
     def site_of(self, topic: str) -> str:
         """The site of a topic."""
         return self.query.streams[topic].site or self.sites[0]
+
+    @property
+    def quiet_us(self) -> int:
+        """How long nothing fails at the end of the run."""
+        return QUIET_US + (MOVED_US if self.is_joined else 0)
 
     @property
     def longest_pause_us(self) -> int:
@@ -141,6 +150,8 @@ class RoleScenario:
         """Whether clients of the last worker's egress have answers within X: nothing fails that this worker, with its egress
         and a replica, depends on, and no two others fail at once. All sources may be theirs, and without input there is nothing
         to answer."""
+        if self.is_joined:
+            return False  # roles move, one of an egress as well
         others = [fault for fault in self.faults if fault.kind in (*_OF_A_WORKER, *_BETWEEN_SITES)]
         if any(fault.kind in _OF_ALL for fault in self.faults) or any(
             fault.kind in _OF_A_WORKER and fault.worker == self.workers - 1 for fault in others
@@ -168,6 +179,18 @@ def draw(seed: int) -> RoleScenario:
     spared = workers - 1 if rng.random() < 0.4 else None
     faults = tuple(fault for _ in range(rng.choice((0, 1, 2, 2, 3))) for fault in _faults(rng, workers, spared))
     return RoleScenario(seed, query, workers, sites, partitions, records, rows, faults)
+
+
+def draw_joined(seed: int) -> RoleScenario:
+    """The scenario of a seed whose workers have joined their sites. Faults may strike the supervisor as well: its number is
+    that of the workers."""
+    rng, drawn = Random(f"{seed} joined"), draw(seed)
+    workers = drawn.workers if len(drawn.sites) > 1 else 3
+    faults = [replace(fault, worker=rng.randrange(workers + 1)) for fault in drawn.faults]
+    if rng.random() < 0.5:
+        at_us, kind = rng.randrange(FIRST_FAULT_US, FED_US), rng.choice(_OF_A_WORKER)
+        faults.append(RoleFault(kind, at_us, rng.choice((300_000, 1_500_000, 4_000_000)), workers))
+    return replace(drawn, workers=workers, faults=tuple(faults), is_joined=True)
 
 
 @cache

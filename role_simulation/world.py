@@ -1,7 +1,8 @@
 """The world of a run: the Kafka of each site, Redis, and the processes of workers with their roles.
 
 Each role is production code, from its threads down to its clients' calls. Who runs where is fixed for a run: a worker that has
-died begins again with its roles, and a role that has ended begins again in its worker, both after a pause.
+died begins again with its roles, and a role that has ended begins again in its worker, both after a pause. In
+`role_simulation.joined` a supervisor decides.
 """
 
 from __future__ import annotations
@@ -122,26 +123,36 @@ class RoleWorld:
         self.redis = SimulatedRedis()
         self.records = {record.name: record for record in records}
         self.layouts: dict[str, Layout] = {record.name: layout_of(record, self.settings.site_names) for record in records}
+        self.problems: list[str] = []
+        """What was wrong while it ran."""
         self.ends: Counter[tuple[str, int]] = Counter()
         """How often a role of each kind has ended by itself, with which exit code."""
         self.kill_at: dict[str, int] = {}
         """Failpoints that kill their process, and at which pass."""
         self.passed: Counter[str] = Counter()
         """How often each failpoint was passed."""
-        roles = [role for record in records for role in roles_of(record, self.layouts[record.name], workers)]
-        self.workers = [
-            self._program(f"worker-{at}", tuple(role for role in roles if role.worker == at)) for at in range(workers)
-        ]
-        self.monitor = self._program("monitor", ())
+        self.roles = [role for record in records for role in roles_of(record, self.layouts[record.name], workers)]
+        """All roles of all queries."""
+        self.workers = [self.program(f"worker-{at}", self.roles_at(at)) for at in range(workers)]
+        self.monitor = self.program("monitor", ())
         self.programs = [*self.workers, self.monitor]
+
+    def roles_at(self, worker: int) -> tuple[PlacedRole, ...]:
+        """The roles with which a worker begins."""
+        return tuple(role for role in self.roles if role.worker == worker)
+
+    @property
+    def targets(self) -> list[Program]:
+        """What faults may strike, by number."""
+        return self.workers
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Replace what the services use by what is simulated."""
         begin_run(self.scheduler)
         replaced: dict[str, Any] = {
-            "services.hosting.connections.make_clusters": lambda settings, client_id: self._clusters(),
-            "services.monitor.monitor.make_clusters": lambda settings, client_id: self._clusters(),
+            "services.hosting.connections.make_clusters": lambda settings, client_id: self.clusters(),
+            "services.monitor.monitor.make_clusters": lambda settings, client_id: self.clusters(),
             "services.node.node.connect_redis": lambda settings: RedisClient(self.redis),
             "services.monitor.monitor.connect_redis": lambda settings: RedisClient(self.redis),
             "services.hosting.process._timekeeper": _ProcessClocks(),
@@ -149,10 +160,14 @@ class RoleWorld:
         for module in _WITH_FAILPOINTS:
             replaced[f"{module}.failpoint"] = self._pass
         try:
-            with simulated_modules(replaced):
+            with simulated_modules({**replaced, **self.also_replaced()}):
                 yield
         finally:
             end_run(self.scheduler)
+
+    def also_replaced(self) -> dict[str, Any]:
+        """What else of the services is replaced, by its full name."""
+        return {}
 
     def begin(self) -> None:
         """Create all topics, write the queries' records, and start the workers."""
@@ -192,7 +207,7 @@ class RoleWorld:
 
     def double(self, program: Program) -> Program:
         """A second program with the same roles, as if somebody had started a worker of this name elsewhere."""
-        twin = self._program(f"{program.name}'s twin", program.roles)
+        twin = self.program(f"{program.name}'s twin", program.roles)
         self.programs.append(twin)
         self._start(twin)
         return twin
@@ -211,20 +226,24 @@ class RoleWorld:
     def _pass(self, name: str) -> None:
         self.passed[name] += 1
         if self.kill_at.get(name) == self.passed[name]:
-            self.kill(self._current_program())
+            self.kill(self.current_program())
 
     # Processes
 
-    def _program(self, name: str, roles: tuple[PlacedRole, ...]) -> Program:
+    def program(self, name: str, roles: tuple[PlacedRole, ...]) -> Program:
+        """A new one, which does not run yet."""
         process = SimulatedProcess(name)
         return Program(name, roles, process, {site: BrokerLink(broker, process) for site, broker in self.brokers.items()})
 
     def _start(self, program: Program) -> None:
-        serve = self._watch if program is self.monitor else lambda: self._serve(program)
-        self.scheduler.start(program.process, program.process.name, serve)
+        self.scheduler.start(program.process, program.process.name, self.main_of(program))
+
+    def main_of(self, program: Program) -> Callable[[], None]:
+        """What the process of a program does."""
+        return self._watch if program is self.monitor else lambda: self._serve(program)
 
     def _start_again(self, program: Program, dead: SimulatedProcess) -> None:
-        if program.process is dead:
+        if program.process is dead and program in self.programs:
             program.processes += 1
             program.process = SimulatedProcess(f"{program.name}.{program.processes}")
             for link in program.links.values():
@@ -233,14 +252,14 @@ class RoleWorld:
 
     def _watch(self) -> None:
         """What the monitor's process does."""
-        services.hosting.process._timekeeper.begin(self._clusters()[self.settings.home])
+        self.begin_clock()
         code = MonitorProcess(self.settings).serve(THREADING.Event())
         self.ends["monitor", code] += 1
         self.kill(self.monitor)
 
     def _serve(self, worker: Program) -> None:
         """What a worker's process does: as `services.worker.worker`, but its supervisor is within."""
-        services.hosting.process._timekeeper.begin(self._clusters()[self.settings.home])
+        self.begin_clock()
         connections = Connections(self.settings, worker.process.name)
         roles: RoleThreads
 
@@ -260,16 +279,22 @@ class RoleWorld:
         for role in worker.roles:
             roles.begin(self._request(role, connections))
 
+    def begin_clock(self) -> None:
+        """Set the clock of the process, as `services.hosting.process.set_clock` does."""
+        services.hosting.process._timekeeper.begin(self.clusters()[self.settings.home])
+
     def _request(self, role: PlacedRole, connections: Connections) -> RoleRequest:
         find: Callable[[], QueryRecord] = lambda: self.records[role.query]  # noqa: E731
         if role.kind == "source":
             find = lambda: connections.registry.find_source(role.query, role.part)  # noqa: E731
         return RoleRequest(role.name, role.kind, role.part, find)
 
-    def _clusters(self) -> Mapping[str, Any]:
-        return {site: SimulatedCluster(link) for site, link in self._current_program().links.items()}
+    def clusters(self) -> Mapping[str, Any]:
+        """Of the process that runs now."""
+        return {site: SimulatedCluster(link) for site, link in self.current_program().links.items()}
 
-    def _current_program(self) -> Program:
+    def current_program(self) -> Program:
+        """The program whose process runs now."""
         current = self.scheduler.current
         assert current is not None, "between the turns of threads there is no process"
         return next(program for program in self.programs if program.process is current.process)

@@ -48,7 +48,7 @@ ABOVE: dict[str, tuple[str, ...]] = {
     "services": (),
     "spark_jobs": ("services.worker",),
     "simulation": ("embedded", "services.egress"),
-    "role_simulation": ("services.worker", "services.monitor", "simulation"),
+    "role_simulation": ("services.stack", "simulation"),
     "bench": ("services.stack", "spark_jobs", "simulation", "boreal"),
     "api": ("services.stack",),
     "boreal_cli": ("bench", "api", "boreal"),
