@@ -130,6 +130,7 @@ class SourceIncarnation:
         """Take X, and the intervals that follow from it, from this plan. May be called from any thread."""
         self.plan = plan
         self.intake.progress.set_threshold(plan.delay_threshold_us, plan.boundary_interval_us)
+        self.wake()  # the pause that was said may be too long by this plan
 
     def wake(self) -> None:
         """Rows of other streams wait for our boundaries. May be called from any thread."""
