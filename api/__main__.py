@@ -18,14 +18,14 @@ from api.server import END_WITHIN_S, add_options, server_config
 from api.settings import ApiSettings
 from api.stack import StackInstallation
 from api.tokens import TokenStore
-from services.hosting.process import EXIT_STOPPED, StatusPublisher, run_process
+from services.hosting.process import EXIT_STOPPED, StatusPublisher, StopSignal, run_process
 from services.kafka.clusters import make_clusters
 from services.kafka.settings import load_settings
 
 NAME = "api"
 
 
-def serve(stopping: threading.Event) -> int:
+def serve(stopping: StopSignal) -> int:
     arguments = _arguments()
     settings = load_settings()
     options = ApiSettings(**{name: value for name, value in vars(arguments).items() if value is not None})

@@ -14,9 +14,8 @@ from deployment.placement import HOSTED
 from deployment.placement_record import read_placement
 from deployment.query_record import QueryRecord
 from deployment.supervision import Child
-from role_simulation.threads import THREADING
 from role_simulation.world import PlacedRole, Program, RoleWorld
-from services.hosting.process import EXIT_STOPPED
+from services.hosting.process import EXIT_STOPPED, StopSignal
 from services.kafka.topics import PLACEMENT
 from services.stack.process_runner import ProcessRunner
 from services.stack.supervisor import Supervisor
@@ -64,12 +63,12 @@ class JoinedWorld(RoleWorld):
 
     def _supervise(self, program: Program) -> int:
         supervisor = Supervisor(self.settings, self.settings.site_names, {}, allow_chaos=False, workers=None)
-        return supervisor.serve(THREADING.Event())
+        return supervisor.serve(StopSignal())
 
     def _join(self, program: Program) -> int:
         name = program.name.partition("'")[0]
         site = self.settings.site_names[-1 if name == self.workers[-1].name else 0]
-        return _Worker(self, site, name).serve(THREADING.Event())
+        return _Worker(self, site, name).serve(StopSignal())
 
     def _look_at_placement(self, place: TopicPartition, offset: int) -> None:
         """No worker may be given two replicas of a query (R22)."""

@@ -23,9 +23,9 @@ from role_simulation.broker import Broker
 from role_simulation.clients import BrokerLink, SimulatedCluster
 from role_simulation.redis import RedisClient, SimulatedRedis
 from role_simulation.scheduler import Scheduler, SimulatedProcess, begin_run, end_run, scheduler
-from role_simulation.threads import THREADING, simulated_modules
+from role_simulation.threads import simulated_modules
 from services.hosting.connections import Connections
-from services.hosting.process import EXIT_STOPPED
+from services.hosting.process import EXIT_STOPPED, StopSignal
 from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.kafka.timekeeper import Timekeeper
 from services.kafka.topics import QUERIES, query_topics, system_topics
@@ -253,7 +253,7 @@ class RoleWorld:
     def _watch(self) -> None:
         """What the monitor's process does."""
         self.begin_clock()
-        code = MonitorProcess(self.settings).serve(THREADING.Event())
+        code = MonitorProcess(self.settings).serve(StopSignal())
         self.ends["monitor", code] += 1
         self.kill(self.monitor)
 

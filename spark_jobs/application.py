@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from deployment.query_record import QueryRecord
 from services.hosting.connections import Connections
-from services.hosting.process import EXIT_FAILED, EXIT_STOPPED, StatusPublisher, run_process, set_clock
+from services.hosting.process import EXIT_FAILED, EXIT_STOPPED, StatusPublisher, StopSignal, run_process, set_clock
 from services.kafka.settings import ServiceSettings, load_settings
 from services.worker.worker import Worker
 from spark_jobs import shared_worker
@@ -55,7 +55,7 @@ _logger = logging.getLogger("boreal.spark")
 class SparkApplication:
     """The session and the streaming query, which the first role opens. All methods but `close` may be called in any thread."""
 
-    def __init__(self, settings: ServiceSettings, name: str, ending: threading.Event) -> None:
+    def __init__(self, settings: ServiceSettings, name: str, ending: StopSignal) -> None:
         """name: spark.REPLICA; ending: set when the process must end."""
         self.settings = settings
         self.name = name
@@ -78,7 +78,7 @@ class SparkApplication:
         """A role of this application."""
         return SharedJob(self, connections, name, record, replica)
 
-    def join(self, job: SharedJob, topic_id: str, stopping: threading.Event) -> bool:
+    def join(self, job: SharedJob, topic_id: str, stopping: StopSignal) -> bool:
         """A role needs the streaming query. Returns once it runs; False if the role is stopped before."""
         while not self._opening.acquire(timeout=_LOOK_S):
             if stopping.is_set():
@@ -177,7 +177,7 @@ class SharedJob:
         self._has_begun = False
         self._status = JobStatus(self.topics, time.time())
 
-    def serve(self, stopping: threading.Event) -> int:
+    def serve(self, stopping: StopSignal) -> int:
         """Run until the role is stopped. JobFailed if one of its hosts, or the application, has failed."""
         publisher = StatusPublisher(self._connections.home, self.name, self._status.fields, self._connections.statuses)
         try:
@@ -195,7 +195,7 @@ class SharedJob:
         """As `ReplicaTopics.send_warm_up`, in this life."""
         return self.topics.send_warm_up(self._producer, self._life)
 
-    def _serve(self, stopping: threading.Event, publisher: StatusPublisher) -> None:
+    def _serve(self, stopping: StopSignal, publisher: StatusPublisher) -> None:
         status = self._status
         topic_id = self.topics.wait(self._cluster, stopping)
         status.note("topics")
@@ -253,7 +253,7 @@ class SharedJob:
 def main() -> None:
     (name,) = sys.argv[1:]
 
-    def serve(stopping: threading.Event) -> int:
+    def serve(stopping: StopSignal) -> int:
         settings = load_settings()
         set_clock(settings, name)
         application = SparkApplication(settings, name, stopping)

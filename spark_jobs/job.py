@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from pyspark.accumulators import Accumulator
 
 from deployment.query_record import QueryRecord
 from services.hosting.connections import Connections, run_query_process
-from services.hosting.process import EXIT_STOPPED, StatusDesk, StatusPublisher
+from services.hosting.process import EXIT_STOPPED, StatusDesk, StatusPublisher, StopSignal
 from spark_jobs import worker
 from spark_jobs.connector import sink_options, source_options
 from spark_jobs.job_status import JobStatus
@@ -54,7 +53,7 @@ class JobProcess:
         self._producer = self.cluster.make_producer(patient=False)
         self._hosts: Accumulator[ProgressByPartition] | None = None
 
-    def serve(self, stopping: threading.Event) -> int:
+    def serve(self, stopping: StopSignal) -> int:
         """See the class. The status is published from the start, also while the job warms up."""
         status, topics = self._status, self.topics
         desk = StatusDesk(self.home, counts_children=True)
@@ -104,7 +103,7 @@ class JobProcess:
         (own / "local").mkdir(parents=True)
         return own
 
-    def _await_hosts(self, stream: OrderStream, stopping: threading.Event) -> None:
+    def _await_hosts(self, stream: OrderStream, stopping: StopSignal) -> None:
         """Wait until all existing orders have been executed, so that every host has its state."""
         lasts = None
         while not stopping.is_set() and not self._has_passed(stream, lasts):
@@ -113,7 +112,7 @@ class JobProcess:
 
     # While it runs
 
-    def _watch(self, stream: OrderStream, stopping: threading.Event) -> None:
+    def _watch(self, stream: OrderStream, stopping: StopSignal) -> None:
         """Watch the query until we are stopped, and keep the Python worker: Spark ends one that has been idle for a minute."""
         while not stopping.wait(_LOOK_S):
             self._look(stream)

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from threading import Event
 
 from pyspark.sql import SparkSession
 
+from services.hosting.process import StopSignal
 from services.kafka.settings import KafkaSettings
 from spark_jobs import worker
 from spark_jobs.connector import sink_options, source_options
@@ -32,7 +32,7 @@ def rehearse(
     topics: ReplicaTopics,
     send_warm_up: Callable[[], dict[int, int] | None],
     place: Path,
-    stopping: Event,
+    stopping: StopSignal,
 ) -> None:
     """Run batches of warm-up records, which the worker answers with others in the same topic, until none comes. The first batch
     takes seconds, the fifth a fraction of one.

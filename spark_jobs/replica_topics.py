@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from contextlib import closing
 
 from kafka import KafkaProducer
@@ -14,6 +13,7 @@ from boreal.model.errors import UserError
 from deployment.layout import layout_of
 from deployment.operator_hosts import answers_topic, orders_topic
 from deployment.query_record import QueryRecord
+from services.hosting.process import StopSignal
 from services.kafka.clusters import FORGET_AFTER_MS, Cluster
 from services.kafka.settings import ServiceSettings
 from spark_jobs.worker import WARM_UP, ReplicaTask
@@ -39,7 +39,7 @@ class ReplicaTopics:
         self.orders = orders_topic(record.inner, replica, self.layout.plan.own_application)
         self.answers = answers_topic(record.inner, replica)
 
-    def wait(self, cluster: Cluster, stopping: threading.Event) -> str | None:
+    def wait(self, cluster: Cluster, stopping: StopSignal) -> str | None:
         """Wait until both topics exist. Returns Kafka's id of the orders topic; None if we are stopped before."""
         while not stopping.is_set():
             try:

@@ -38,7 +38,7 @@ from services.egress.tail import OutTail, read_out_tail
 from services.egress.takeover import TakeoverOutlet
 from services.hosting.connections import Connections
 from services.hosting.host import InstanceHost, build_host
-from services.hosting.process import EXIT_TAKEN_OVER, THREAD_SWITCH_S, ExitRequest, StatusPublisher, now_us
+from services.hosting.process import EXIT_TAKEN_OVER, THREAD_SWITCH_S, ExitRequest, StatusPublisher, StopSignal, now_us
 from services.hosting.registry import Registry
 from services.hosting.traces import tells_corrections
 from services.kafka.control import ControlPlane
@@ -100,7 +100,7 @@ class EgressProcess:
             self.host = self._build_host(restart)
             self._open = stack.pop_all()
 
-    def serve(self, stopping: threading.Event) -> int:
+    def serve(self, stopping: StopSignal) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
         life = self
         while (code := life._live(stopping)) == EXIT_TAKEN_OVER and not stopping.is_set():
@@ -108,7 +108,7 @@ class EgressProcess:
             life = EgressProcess(self.connections, self.name, life._known, self.site)
         return code
 
-    def _live(self, stopping: threading.Event) -> int:
+    def _live(self, stopping: StopSignal) -> int:
         """Run this life; see `serve`. EXIT_TAKEN_OVER: the next one begins with another version of the query."""
         with self._open as stack:
             status = StatusPublisher(self.connections.home, self.name, self._status, self.connections.statuses)

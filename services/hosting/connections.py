@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from boreal.model.frames import LogId
 from deployment.layout import Layout
 from deployment.query_record import QueryRecord
 from intake.calm import CALM_S
-from services.hosting.process import QueryProcess, StatusDesk, StatusPublisher, now_us, run_process, set_clock
+from services.hosting.process import QueryProcess, StatusDesk, StatusPublisher, StopSignal, now_us, run_process, set_clock
 from services.kafka.clusters import Cluster, make_clusters
 from services.kafka.control_desk import ControlDesk
 from services.kafka.end_desk import EndDesk
@@ -125,7 +124,7 @@ def run_query_process(kind: str, make: MakeRole) -> None:
     query, part = sys.argv[1:]
     name = f"{kind}.{query}.{part}"
 
-    def serve(stopping: threading.Event) -> int:
+    def serve(stopping: StopSignal) -> int:
         settings = load_settings()
         set_clock(settings, name)
         connections = Connections(settings, name)

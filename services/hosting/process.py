@@ -66,23 +66,50 @@ def program_version() -> str:
         return "unknown"
 
 
+class StopSignal:
+    """Asks a process, or a role, to end: as a `threading.Event` that sets others too."""
+
+    def __init__(self) -> None:
+        self._is_set = threading.Event()
+        self._others: list[threading.Event] = []
+
+    def set(self) -> None:
+        self._is_set.set()
+        for other in self._others:
+            other.set()
+
+    def is_set(self) -> bool:
+        return self._is_set.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is set, or so many seconds; whether it is."""
+        return self._is_set.wait(timeout_s)
+
+    def sets(self, other: threading.Event) -> None:
+        """Set this event too, now or later."""
+        self._others.append(other)
+        if self.is_set():
+            other.set()
+
+
 class ExitRequest:
     """The request to end the process, made by any of its parts, with an exit code."""
 
     def __init__(self) -> None:
         self.code = EXIT_STOPPED
-        self._is_due = threading.Event()
+        self._is_requested = False
+        self._is_over = threading.Event()
 
     def exit(self, code: int) -> None:
         """Request that the process ends with this code; only the first request counts. May be called from any thread."""
-        if not self._is_due.is_set():
-            self.code = code
-            self._is_due.set()
+        if not self._is_requested:
+            self.code, self._is_requested = code, True
+            self._is_over.set()
 
-    def wait(self, stopping: threading.Event) -> None:
+    def wait(self, stopping: StopSignal) -> None:
         """Return when `stopping` is set or an exit was requested."""
-        while not stopping.is_set() and not self._is_due.is_set():
-            self._is_due.wait(0.1)
+        stopping.sets(self._is_over)
+        self._is_over.wait()
 
 
 class Resources:
@@ -253,7 +280,7 @@ class StatusPublisher:
             self._desk.close()
 
 
-def run_process(name: str, serve: Callable[[threading.Event], int]) -> None:
+def run_process(name: str, serve: Callable[[StopSignal], int]) -> None:
     """The main function of a service process: logging, signals, and the exit code of `serve(stopping)`.
 
     serve returns when `stopping` is set (SIGTERM, SIGINT) or when the process cannot continue. An exception is logged and ends
@@ -264,7 +291,7 @@ def run_process(name: str, serve: Callable[[threading.Event], int]) -> None:
     gc.freeze()
     gc.enable()
     faulthandler.register(signal.SIGUSR1)
-    stopping = threading.Event()
+    stopping = StopSignal()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     try:
@@ -281,4 +308,4 @@ class QueryProcess(Protocol):
     """One role of a query; `serve` runs until it is stopped or cannot continue, and returns the exit code of a process that
     runs only this role."""
 
-    def serve(self, stopping: threading.Event) -> int: ...
+    def serve(self, stopping: StopSignal) -> int: ...

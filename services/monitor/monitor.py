@@ -33,7 +33,7 @@ from deployment.watched_query import WatchedQuery, WatchEffect
 from formats.control_messages import ControlItem, hold_item, trim_item
 from logs.checkpoints import StoreUnavailableError
 from services.hosting.failpoints import failpoint
-from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
+from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, StopSignal, now_us
 from services.kafka.clusters import make_clusters
 from services.kafka.control import NO_HURRY_MS, ControlPlane
 from services.kafka.control_desk import ControlDesk
@@ -86,7 +86,7 @@ class MonitorProcess:
         self._is_fenced = threading.Event()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
-    def serve(self, stopping: threading.Event) -> int:
+    def serve(self, stopping: StopSignal) -> int:
         home = self.clusters[self.settings.home]
         self._reports = ReportWriter(home)
         earlier_reports = QueryReports(home)

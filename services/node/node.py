@@ -26,7 +26,7 @@ from reconcile.recovery import FROM_THE_FIRST, Beginning, VerifiedCheckpoint
 from services.hosting.connections import Connections
 from services.hosting.host import InstanceHost, build_host
 from services.hosting.order_channel import OrderChannel
-from services.hosting.process import EXIT_FENCED, THREAD_SWITCH_S, ExitRequest, StatusPublisher, now_us
+from services.hosting.process import EXIT_FENCED, THREAD_SWITCH_S, ExitRequest, StatusPublisher, StopSignal, now_us
 from services.hosting.traces import tells_corrections
 from services.hosting.trimmer import Trimmer
 from services.kafka.control import ControlPlane
@@ -88,7 +88,7 @@ class NodeProcess:
         self.problem: str | None = None
         self.exit_request = ExitRequest()
 
-    def serve(self, stopping: threading.Event) -> int:
+    def serve(self, stopping: StopSignal) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
         with ExitStack() as stack:
             stack.callback(self._close_logs)

@@ -39,7 +39,7 @@ from intake.intake import Intake, rows_not_held
 from intake.user_records import PartitionRecords, Records
 from logs.source_restart import SourceRestart
 from services.hosting.failpoints import failpoint
-from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, now_us
+from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, StopSignal, now_us
 from services.hosting.registry import Registry, RegistryError
 from services.source.letters import Letters
 from services.source.post_box import STALLED_S, PostBox
@@ -86,7 +86,7 @@ class SourceIncarnation:
         inputs: SourceInputs,
         logs: Mapping[LogId, KafkaLog],
         letters: Letters,
-        stopping: threading.Event,
+        stopping: StopSignal,
         fenced: threading.Event,
     ) -> None:
         self.plan = plan

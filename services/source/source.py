@@ -26,7 +26,7 @@ from formats.registry_records import KINDS, SchemaBook
 from intake.intake import Intake, SourceStream, form_of
 from logs.source_restart import SourceRestart, source_restart
 from services.hosting.connections import Connections
-from services.hosting.process import THREAD_SWITCH_S, StatusPublisher
+from services.hosting.process import THREAD_SWITCH_S, StatusPublisher, StopSignal
 from services.hosting.registry import Registry
 from services.hosting.trimmer import Trimmer
 from services.kafka.control import NO_HURRY_MS, WAKE_MS, ControlPlane
@@ -68,7 +68,7 @@ class SourceProcess:
         self.readers = SourceReaders(record.inner, stream, record.public)
         self.spool_directory = settings.data / "spool" / record.inner / stream
 
-    def serve(self, stopping: threading.Event) -> int:
+    def serve(self, stopping: StopSignal) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
         plan = self.layout.plan
         with ExitStack() as stack:

@@ -42,7 +42,7 @@ from deployment.supervision import (
     TerminateProcess,
 )
 from deployment.watched_query import FROZEN
-from services.hosting.process import EXIT_FAILED, EXIT_STOPPED, StatusPublisher, now_us, run_process
+from services.hosting.process import EXIT_FAILED, EXIT_STOPPED, StatusPublisher, StopSignal, now_us, run_process
 from services.kafka.clusters import log_retry, make_clusters
 from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings, load_settings
@@ -146,7 +146,7 @@ class Supervisor:
         """The processes that a signal has stopped, and that no signal has continued yet."""
         self._written: dict[str, Any] = {"processes": [], "queries": None}
 
-    def serve(self, stopping: threading.Event) -> int:
+    def serve(self, stopping: StopSignal) -> int:
         for server_name, server in self._servers.items():
             self._in_thread(lambda name=server_name, server=server: self._keep_server(name, server))  # type: ignore[misc]
         self._in_thread(lambda: self._follow_queries(QueryRegistry(self._home)))
@@ -428,7 +428,7 @@ def main() -> None:
     parser.add_argument("--api", type=int, metavar="PORT", help="run the API at this port")
     arguments = parser.parse_args()
 
-    def serve(stopping: threading.Event) -> int:
+    def serve(stopping: StopSignal) -> int:
         settings = load_settings()
         if arguments.site is not None and arguments.site not in settings.sites:
             fix = f"name one of {', '.join(settings.site_names)}"

@@ -36,7 +36,15 @@ from deployment.placement_record import Assignment, WorkerReport, worker_process
 from deployment.placer import SAY_EVERY_US
 from deployment.query_record import QueryRecord, public_name
 from services.hosting.connections import Connections, MakeRole
-from services.hosting.process import EXIT_FAILED, EXIT_STOPPED, THREAD_SWITCH_S, StatusPublisher, now_us, program_version
+from services.hosting.process import (
+    EXIT_FAILED,
+    EXIT_STOPPED,
+    THREAD_SWITCH_S,
+    StatusPublisher,
+    StopSignal,
+    now_us,
+    program_version,
+)
 from services.kafka.placement import follow_placement
 from services.kafka.settings import ServiceSettings
 from services.worker.role_threads import ROLES, RoleRequest, RoleThreads
@@ -82,7 +90,7 @@ class JoinedWorker:
         self._leaves = False
         self._logged: str | None = None
 
-    def serve(self, stopping: threading.Event) -> int:
+    def serve(self, stopping: StopSignal) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
         self._shared.watch.add(self._queries.take)
         # Its own desk: a role whose status takes long must not make the worker look dead.

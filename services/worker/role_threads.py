@@ -11,7 +11,7 @@ from typing import Any
 from deployment.query_record import QueryRecord
 from services.egress.egress import EgressProcess
 from services.hosting.connections import Connections, MakeRole, make_role
-from services.hosting.process import EXIT_FAILED, QueryProcess
+from services.hosting.process import EXIT_FAILED, QueryProcess, StopSignal
 from services.node.node import NodeProcess
 from services.source.options import SourceOptions
 from services.source.source import SourceProcess
@@ -48,7 +48,7 @@ class RoleRequest:
 
 @dataclass
 class _Role:
-    stopping: threading.Event = field(default_factory=lambda: threading.Event())
+    stopping: StopSignal = field(default_factory=lambda: StopSignal())
     thread: threading.Thread | None = None
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from deployment.query_record import query_record
 from services.hosting.connections import Connections, MakeRole
-from services.hosting.process import EXIT_STOPPED, THREAD_SWITCH_S
+from services.hosting.process import EXIT_STOPPED, THREAD_SWITCH_S, StopSignal
 from services.worker.role_threads import ROLES, RoleRequest, RoleThreads
 
 _logger = logging.getLogger("boreal.worker")
@@ -43,7 +43,7 @@ class Worker:
         self._roles = RoleThreads(connections, self._note_end, roles)
         self._is_cut = threading.Event()
 
-    def serve(self, stopping: threading.Event) -> int:
+    def serve(self, stopping: StopSignal) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
         self._report({"warm": True})
         threading.Thread(target=self._listen, name="channel", daemon=True).start()

@@ -13,6 +13,7 @@ import pytest
 
 from deployment.query_record import QueryRecord
 from services.hosting.connections import Connections
+from services.hosting.process import StopSignal
 from services.kafka.topics import TopicSpec, delete, ensure
 from services.source import source as source_module
 from services.source.options import SourceOptions
@@ -53,7 +54,7 @@ def benches(kafka: KafkaServer, fresh_name: str, tmp_path: Path) -> Iterator[lis
 @contextmanager
 def running(benches: list[Bench]) -> Iterator[Connections]:
     """The sources of all these queries, in threads of this process."""
-    stopping = threading.Event()
+    stopping = StopSignal()
     connections = Connections(benches[0].settings, "test")
     connections.topics_of("a").calm.calm_s = 0.3
     threads = [threading.Thread(target=serve, args=(connections, bench, stopping)) for bench in benches]
@@ -66,7 +67,7 @@ def running(benches: list[Bench]) -> Iterator[Connections]:
         yield connections
 
 
-def serve(connections: Connections, bench: Bench, stopping: threading.Event) -> None:
+def serve(connections: Connections, bench: Bench, stopping: StopSignal) -> None:
     record = QueryRecord(bench.name, bench.query.dump(), 1)
     SourceProcess(connections, SourceOptions(), f"source.{bench.name}.s", record, "s").serve(stopping)
 

@@ -297,3 +297,20 @@ def test_what_came_before_a_burst_does_not_wait(topic: Topic) -> None:
     slowness(topic, reading)
     reading.poll(3_600_000, gather_s=lambda: 3_600.0)
     assert len(reading.seen[1]) > MOST_WAITING
+
+
+def test_a_poll_of_a_shared_topic_that_waits_ends_when_it_is_woken(topic: Topic) -> None:
+    reading = Reading(topic)
+    reading.share(topic)
+    reading.reader.wake()
+    assert reading.poll(timeout_ms=600_000) == 0
+    topic.ends[0] += 1
+    topic.fetch()
+    assert reading.poll() == 1
+    reading.check(topic)
+
+
+def test_who_reads_alone_is_not_woken_and_does_not_mind(topic: Topic) -> None:
+    reading = Reading(topic)
+    reading.reader.wake()
+    assert reading.poll() == 0

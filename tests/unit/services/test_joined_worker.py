@@ -17,7 +17,7 @@ from deployment.placer import LOST
 from deployment.query_record import QueryRecord
 from deployment.supervision import Child
 from services.hosting.connections import Connections
-from services.hosting.process import EXIT_FAILED, EXIT_STOPPED, StatusPublisher, program_version
+from services.hosting.process import EXIT_FAILED, EXIT_STOPPED, StatusPublisher, StopSignal, program_version
 from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.stack import joined_workers
 from services.stack.joined_workers import JoinedWorkers
@@ -45,7 +45,7 @@ class PlayedRole:
     record: QueryRecord
     part: str
 
-    def serve(self, stopping: threading.Event) -> int:
+    def serve(self, stopping: StopSignal) -> int:
         if self.part == "broken":
             raise RuntimeError("an operator raises")
         self.connections.statuses._ready.add(self.name)  # as its first status would
@@ -75,7 +75,7 @@ class Joined:
     worker: JoinedWorker
     roles: list[PlayedRole]
     heard: Heard
-    stopping: threading.Event = field(default_factory=threading.Event)
+    stopping: StopSignal = field(default_factory=StopSignal)
     code: int | None = None
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ import json
 import queue
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from kafka.errors import TopicAuthorizationFailedError
 from kafka.future import Future
 
 from services.hosting import process
-from services.hosting.process import Resources, StatusPublisher
+from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, ExitRequest, Resources, StatusPublisher, StopSignal
 from services.kafka.clusters import Cluster
 from services.kafka.timekeeper import Timekeeper
 from services.kafka.topics import STATUS
@@ -147,3 +148,24 @@ def wait_for_cores(resources: Resources) -> dict[str, Any]:
         time.sleep(0.2)
         if (found := resources.share(1))["cores"] > 0.1:
             return found
+
+
+@pytest.mark.parametrize("stops_first", [True, False])
+def test_a_role_waits_for_its_end_without_a_look_at_the_clock(stops_first: bool) -> None:
+    stopping, request = StopSignal(), ExitRequest()
+    waiting = threading.Thread(target=request.wait, args=(stopping,))
+    waiting.start()
+    if stops_first:
+        stopping.set()
+    else:
+        request.exit(EXIT_FENCED)
+        request.exit(EXIT_STOPPED)
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert request.code == (EXIT_STOPPED if stops_first else EXIT_FENCED), "the first request counts"
+
+
+def test_a_role_that_was_stopped_before_it_waits_ends_at_once() -> None:
+    stopping = StopSignal()
+    stopping.set()
+    ExitRequest().wait(stopping)

@@ -19,6 +19,7 @@ from deployment.status_fields import PROCESS, SOURCE
 from intake.place import SourcePlace
 from logs.source_restart import SourceRestart
 from services.hosting.connections import Connections
+from services.hosting.process import StopSignal
 from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.source.incarnation import SourceIncarnation, SourceInputs
 from services.source.letters import Letters
@@ -85,7 +86,7 @@ def make_source(process: Callable[..., SourceProcess], monkeypatch: pytest.Monke
     def make(topic: Topic, said: list[tuple[bool, str]]) -> SourceIncarnation:
         of = process()
         intake, letters = of.make_intake(FIRST), LETTERS
-        events = threading.Event(), threading.Event()
+        events = StopSignal(), threading.Event()
         inputs = SourceInputs(cast(UserTopic, topic))
         source = SourceIncarnation(of.layout.plan, intake, inputs, {}, letters, *events)
         source.on_change = lambda: said.append(how(source))

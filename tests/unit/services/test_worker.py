@@ -20,7 +20,7 @@ import pytest
 from deployment.query_record import QueryRecord
 from deployment.supervision import Child
 from services.hosting.connections import Connections
-from services.hosting.process import EXIT_FAILED, EXIT_STOPPED
+from services.hosting.process import EXIT_FAILED, EXIT_STOPPED, StopSignal
 from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.stack.workers import role_workers
 from services.worker.worker import Worker
@@ -36,7 +36,7 @@ class PlayedRole:
     name: str
     query: str
 
-    def serve(self, stopping: threading.Event) -> int:
+    def serve(self, stopping: StopSignal) -> int:
         if self.query == "broken":
             raise RuntimeError("an operator raises")
         if self.query == "fenced":
@@ -50,7 +50,7 @@ class Hosted:
     """A worker in a thread of this process, and the supervisor's end of its channel."""
 
     made: list[PlayedRole] = field(default_factory=list)
-    stopping: threading.Event = field(default_factory=threading.Event)
+    stopping: StopSignal = field(default_factory=StopSignal)
 
     def __post_init__(self) -> None:
         self.channel, theirs = socket.socketpair()
