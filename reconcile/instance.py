@@ -125,8 +125,7 @@ class Instance:
         self.facts: Facts | None = None
         self.has_heard = False
         self.heartbeat_at = 0
-        self.beats = 0
-        self.reminded = 1 - CALM_BEATS
+        self.beats = CALM_BEATS - 1
         self.acknowledged: tuple[tuple[str, int], ...] = ()
         self.acknowledge_at = 0
         self.unwell_since = 0
@@ -739,14 +738,12 @@ class Instance:
             effects += self.soutput.heartbeat(self.state, self._lacking(), self._stamp(now), pause_us)
         if now < self.heartbeat_at:
             return
-        pause_us = self._pause_us(now) if self.stagger.is_calm else 0
-        calm_beats = self._calm_beats if pause_us else CALM_BEATS
-        self.heartbeat_at = now + self.plan.heartbeat_us + pause_us
-        self.beats += 1
-        is_reminder = self.beats - self.reminded >= calm_beats
-        if is_reminder:
-            self.reminded = self.beats
-        self.beats += pause_us // self.plan.heartbeat_us
+        quiet_us = self._pause_us(now) if self.stagger.is_calm else 0
+        calm_beats = self._calm_beats if quiet_us else CALM_BEATS
+        self.heartbeat_at = now + self.plan.heartbeat_us + quiet_us
+        is_reminder = self.beats + 1 >= calm_beats
+        # Since the last reminder; those of the pause count as if they had been.
+        self.beats = (0 if is_reminder else self.beats + 1) + quiet_us // self.plan.heartbeat_us
         self._forget_readers()
         self._set_alpha()
         self.stagger.forget_dead(self.heard_until)

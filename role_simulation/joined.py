@@ -103,5 +103,3 @@ class _Runner(ProcessRunner):
 
     def pid(self, name: str) -> int | None:
         return os.getpid()
-
-

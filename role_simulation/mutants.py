@@ -121,25 +121,24 @@ def stable_end_is_not_read(patch: Patch) -> None:
     patch(stable, "read_stable_tail", lambda _: lambda *_: 0)
 
 
-class _Unfenced:
-    """A producer whose transactions are none."""
-
-    def __init__(self, producer: Any) -> None:
-        self.send = producer.send
-        self.commit_transaction = producer.flush
-        self.close, self._sender = producer.close, producer._sender
-
-    def begin_transaction(self) -> None: ...
-
-
 @mutant
 def stable_outside_its_transaction(patch: Patch) -> None:
     """Rows go to q.stable by a producer that nobody fences."""
 
+    class Unfenced:
+        """A producer whose transactions are none."""
+
+        def __init__(self, producer: Any) -> None:
+            self.send = producer.send
+            self.commit_transaction = producer.flush
+            self.close, self._sender = producer.close, producer._sender
+
+        def begin_transaction(self) -> None: ...
+
     def make(original: Callable[..., None]) -> Callable[..., None]:
         def commit(self: StableTopic, rows: Any, values: Any) -> None:
-            if not isinstance(self._producer, _Unfenced):
-                self._producer = _Unfenced(self._cluster.make_producer())
+            if not isinstance(self._producer, Unfenced):
+                self._producer = Unfenced(self._cluster.make_producer())
             original(self, rows, values)
 
         return commit

@@ -265,9 +265,8 @@ class SourceFeeder:
             if pause_us is None:
                 continue
             feed = self.feeds[edge.operator]
-            first, last = (feed.counts[min(at, feed.intervals)] for at in (self.logged[edge.operator], self.interval))
             boundary = INFINITY if self.interval >= feed.intervals else self._reached(edge.operator)
-            for partition, part in enumerate(self._parts_of(edge, first, last)):
+            for partition, part in enumerate(self._parts_of(edge, *self._due(edge.operator))):
                 log = LogId(edge.name, "", partition)
                 if part.num_rows:
                     append(log, self._data(log, part, now, edge.operator))
@@ -277,15 +276,19 @@ class SourceFeeder:
 
     def _pause_us(self, stream: str, now: int) -> int | None:
         """What a boundary of a stream says now of how much longer than usual it may be silent; None if it is silent now."""
-        feed, pace = self.feeds[stream], self._paces[stream]
-        first, last = (feed.counts[min(at, feed.intervals)] for at in (self.logged[stream], self.interval))
-        has_ended = self.logged[stream] < feed.intervals <= self.interval
+        pace, (first, last) = self._paces[stream], self._due(stream)
+        has_ended = self.logged[stream] < self.feeds[stream].intervals <= self.interval
         if last > first or has_ended:
             pace.note_busy(now)
         if pace.pause_us and now - self._written_at[stream] < self.plan.sign_of_life_us + pace.pause_us:
             return None
         self._written_at[stream] = now
         return pace.say(now, self.plan.calm_pause_us)
+
+    def _due(self, stream: str) -> tuple[int, int]:
+        """From which row of a stream to which one is to be logged now."""
+        feed = self.feeds[stream]
+        return feed.counts[min(self.logged[stream], feed.intervals)], feed.counts[min(self.interval, feed.intervals)]
 
     def _parts_of(self, edge: Edge, first: int, last: int) -> list[pa.RecordBatch]:
         """The rows of a stream from one place to another, by partition."""

@@ -111,14 +111,14 @@ class SourceProcess:
                 stack.enter_context(closing(WebServer(app, self.options.http_host, self.options.http_port)))
             control = ControlPlane(self.connections.controls, control_topic(plan.query), self.name, self.site)
             stack.enter_context(closing(control))
-            take = partial(self._take_items, incarnation, trimmer)
-            control.listen(lambda _, items: take(items), WAKE_MS if plan.calm_pause_us else NO_HURRY_MS)
+            take_items = partial(self._take_items, incarnation, trimmer)
+            control.listen(take_items, WAKE_MS if plan.calm_pause_us else NO_HURRY_MS)
             take_change = partial(self._take_change, incarnation, status.now)
             self.connections.watch.add(take_change)
             stack.callback(self.connections.watch.remove, take_change)
             return incarnation.run(former)
 
-    def _take_items(self, incarnation: SourceIncarnation, trimmer: Trimmer, items: list[ControlItem]) -> None:
+    def _take_items(self, incarnation: SourceIncarnation, trimmer: Trimmer, _sender: str, items: list[ControlItem]) -> None:
         for item in items:
             if "trim" in item:
                 trimmer.take(item)
@@ -185,4 +185,3 @@ class SourceProcess:
     def _look_ms(self) -> int:
         """How long a poll may gather records: half the boundary interval, so that the other half is left to log them."""
         return max(self.layout.plan.boundary_interval_us // 2_000, 1)
-
