@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
-from boreal.query.plan import CALM_AFTER_PAUSES, EGRESS, Plan
+from boreal.query.plan import CALM_AFTER_PAUSES, EGRESS, Plan, tick_after
 from boreal.query.spec import Hold, Mode
 from operators.graph import FragmentGraph
 from reconcile import orders
@@ -125,6 +125,7 @@ class Instance:
         self.facts: Facts | None = None
         self.has_heard = False
         self.heartbeat_at = 0
+        self.quiet_us = 0
         self.beats = CALM_BEATS - 1
         self.acknowledged: tuple[tuple[str, int], ...] = ()
         self.acknowledge_at = 0
@@ -544,19 +545,26 @@ class Instance:
 
     def _pause_us(self, now: int) -> int:
         """How much longer than usual this instance may be silent: 0 unless it is calm (R24). It is calm if it is STABLE, has
-        nothing to correct, and has had no rows for a while, and if no reader waits for its boundaries beside other input."""
-        pause_us = self.plan.calm_pause_us
+        nothing to correct, and has had no rows for a while, and if no reader waits for its boundaries beside other input.
+
+        The pause ends a moment after the sources write their next boundaries (`tick_after`), since these make it write one
+        anyway. So what many calm instances write comes at one time.
+        """
+        pause_us, usual_us = self.plan.calm_pause_us, self.plan.sign_of_life_us
         if not pause_us or not self.is_read_alone or now - self.rows_at < CALM_AFTER_PAUSES * pause_us:
             return 0
         is_clean = self.sunion.live is None and not self.sunion.redoing and not self.soutput.is_provisional
-        return pause_us if is_clean and self.state is State.STABLE and not self.is_away else 0
+        if not is_clean or self.state is not State.STABLE or self.is_away:
+            return 0
+        return tick_after(now + usual_us, usual_us + pause_us) - usual_us // 2 - now
 
     def _is_left_out(self, step: Step) -> bool:
         """Whether a calm instance leaves out the boundary of a step. Replicas leave out the same ones, by event time, so that
         none seems to lag behind another."""
         if step.tentative or step.muted or step.upto >= INFINITY:
             return False
-        span = max(self.plan.calm_pause_us // self.plan.bucket_run_us, 1) * self.plan.bucket_us
+        between_us = self.plan.sign_of_life_us + self.plan.calm_pause_us
+        span = max(between_us // self.plan.bucket_run_us, 1) * self.plan.bucket_us
         return step.upto // span == self.soutput.stable_through // span
 
     def _maybe_copy_ahead(self, now: int, effects: list[Effect]) -> None:
@@ -736,11 +744,12 @@ class Instance:
             pause_us = self._pause_us(now)
             self.boundary_at = now + self.plan.sign_of_life_us + pause_us
             effects += self.soutput.heartbeat(self.state, self._lacking(), self._stamp(now), pause_us)
-        if now < self.heartbeat_at:
+        # What is not urgent goes with what is done now.
+        if now < self.heartbeat_at - (self.plan.sign_of_life_us if self.quiet_us else 0):
             return
-        quiet_us = self._pause_us(now) if self.stagger.is_calm else 0
+        quiet_us = self.quiet_us = self._pause_us(now) if self.stagger.is_calm else 0
         calm_beats = self._calm_beats if quiet_us else CALM_BEATS
-        self.heartbeat_at = now + self.plan.heartbeat_us + quiet_us
+        self.heartbeat_at = now + (self.plan.sign_of_life_us + quiet_us if quiet_us else self.plan.heartbeat_us)
         is_reminder = self.beats + 1 >= calm_beats
         # Since the last reminder; those of the pause count as if they had been.
         self.beats = (0 if is_reminder else self.beats + 1) + quiet_us // self.plan.heartbeat_us

@@ -36,7 +36,7 @@ HEARTBEATS_TO_DEATH = 3
 CALM_BEATS = 10
 """While all replicas are STABLE, a heartbeat is sent only at every so-manieth heartbeat interval."""
 
-QUIET_TIMES = 4
+QUIET_TIMES = 8
 """Where instances may be silent for longer (R24), those without rows repeat so many times less often what they have said."""
 
 

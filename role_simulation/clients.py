@@ -315,6 +315,7 @@ class Producer:
         self._queue: deque[_Waiting] = deque()
         self._is_closed = self._is_forced = False
         self._sender = SimpleNamespace(force_close=self._force_close, join=self._join)
+        self._metadata = SimpleNamespace(partitions_for_topic=lambda topic: {0} if topic in self._known else None)
         self._thread = Thread(self._run, name="producer", daemon=True)
         self._thread.start()
 

@@ -215,3 +215,9 @@ class Plan:
 
     def fragment(self, name: str) -> Fragment:
         return next(f for f in self.fragments if f.name == name)
+
+
+def tick_after(time_us: int, interval_us: int) -> int:
+    """The next multiple of the interval. All sources look and write at the same moments of the shared clock: a reader of many
+    streams gets their boundaries in one fetch, and its own boundary advances once per interval."""
+    return (time_us // interval_us + 1) * interval_us

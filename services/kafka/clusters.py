@@ -252,6 +252,12 @@ def silence_producer(producer: Any) -> None:
     producer._sender.force_close()
 
 
+def knows_topic(producer: KafkaProducer, topic: str) -> bool:
+    """Whether a record to this topic can be given to the producer at once; otherwise it first waits until it hears of the
+    topic. No public method says so without waiting."""
+    return producer._metadata.partitions_for_topic(topic) is not None
+
+
 def make_clusters(settings: ServiceSettings, client_id: str) -> dict[str, Cluster]:
     """The clusters of all sites, by name, in order of the names."""
     return {site: Cluster(site, settings, client_id) for site in settings.site_names}

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from kafka.errors import KafkaError, KafkaTimeoutError, OffsetOutOfRangeError
 
 from boreal.model.frames import INFINITY, Boundary, Frame, LogId
-from boreal.query.plan import Plan
+from boreal.query.plan import Plan, tick_after
 from formats.dead_letter import DeadLetterRecord
 from formats.json_text import moment
 from intake.calm import CalmPace
@@ -213,7 +213,7 @@ class SourceIncarnation:
         plan = self.plan
         moves = self.intake.boundary > self.intake.place.promise
         interval_us = plan.boundary_interval_us if moves else plan.sign_of_life_us
-        return _tick_after(self._last_boundary_us, interval_us + self._pace.pause_us)
+        return tick_after(self._last_boundary_us, interval_us + self._pace.pause_us)
 
     def _end_pause(self) -> None:
         """Records have come, or readers wait for boundaries, and so for evidence as of now."""
@@ -238,7 +238,7 @@ class SourceIncarnation:
         """For how many seconds the records of a calm topic may wait: until the next tick, since a turn costs as much for one as
         for many, and their bucket is complete only with a boundary. Not if the boundary waits for them."""
         now = now_us()
-        return 0.0 if self.evidence.is_open else (_tick_after(now, self.plan.boundary_interval_us) - now) / 1_000_000
+        return 0.0 if self.evidence.is_open else (tick_after(now, self.plan.boundary_interval_us) - now) / 1_000_000
 
     def _log_batch(self, found: dict[int, PartitionRecords]) -> None:
         waited_us = self.topic.waited_us
@@ -321,7 +321,7 @@ class SourceIncarnation:
             # Nothing has changed since then, so the question could have been asked then; and the answers to others that look at
             # the same ticks serve this one too (services.kafka.end_desk).
             asked_at = max(min(self._next_evidence_us, now), self._changed_us) if self.box is None else now
-            self._next_evidence_us = _tick_after(now, interval_us)
+            self._next_evidence_us = tick_after(now, interval_us)
             is_in_topic = self.box is None or self.box.is_empty
             if is_in_topic and self.evidence.ask(self.topic.assigned, self.intake.ask(asked_at)):
                 self._changed_us = now_us()
@@ -452,12 +452,6 @@ class SourceIncarnation:
         if self._is_stalled or progress.unheard(now):
             return "failed"
         return "live" if progress.brings(now) else "idle"
-
-
-def _tick_after(time_us: int, interval_us: int) -> int:
-    """The next multiple of the interval. All sources look and write at the same moments of the shared clock: a reader of many
-    streams gets their boundaries in one fetch, and its own boundary advances once per interval."""
-    return (time_us // interval_us + 1) * interval_us
 
 
 def _is_sent(future: Any) -> bool:

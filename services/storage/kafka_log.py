@@ -24,12 +24,12 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 
 from boreal.model.errors import BorealError, ProtocolError
-from boreal.model.frames import Anchor, Data, Frame, LogId, Start
+from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, Start
 from formats.frame_records import encode_record
 from logs.index import Index
 from logs.log import ControlFrame, TrimmedError
 from logs.restart import holds
-from services.kafka.clusters import RECORD_BYTES, Cluster, close_producer, silence_producer
+from services.kafka.clusters import RECORD_BYTES, Cluster, close_producer, knows_topic, silence_producer
 from services.kafka.row_producers import KafkaPythonRows, RowProducer
 from services.storage.log_partition import LogPartition, make_log_consumer
 
@@ -41,6 +41,9 @@ UNACKNOWLEDGED_BYTES = 64 << 20
 """Size of unacknowledged frames above which `append_later` waits."""
 BATCH_BYTES = 256 << 10
 """The size of a request to Kafka: records that wait for an earlier request go together."""
+GATHER_S = 0.025
+"""How long a boundary of a calm log may wait for those of other logs. No reader waits for it, and a request costs nearly as
+much for one log as for many."""
 CLOSE_MS = 500
 """How long closing a consumer may take, in milliseconds."""
 HISTORY_LOOK_S = 10.0
@@ -89,6 +92,8 @@ class SiteClients:
         self._cluster = cluster
         self._reading = threading.RLock()
         self._consumer: KafkaConsumer | None = None
+        self.calm = CalmLogs(cluster.site)
+        """Sends what logs append while they are calm."""
         self.refusal: AppendRefusedError | None = None
         """The first rejected append; after it no log of the site is written any more."""
         self.row_refusal: AppendRefusedError | None = None
@@ -149,6 +154,7 @@ class SiteClients:
         return isinstance(self.__dict__.get("row_producer"), KafkaPythonRows | None)
 
     def close(self) -> None:
+        self.calm.close()
         with self._reading:
             self._close_consumer()
         for name in ("producer", "row_producer"):
@@ -207,6 +213,54 @@ class LogClients:
         return self._shared[site]
 
 
+class CalmLogs:
+    """Logs of one site with a boundary that waits to be sent: those of many logs go in one request. A thread of its own sends
+    them."""
+
+    def __init__(self, site: str) -> None:
+        self._site = site
+        self._changed = threading.Condition()
+        self._waiting: list[KafkaLog] = []
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def add(self, log: KafkaLog) -> None:
+        """Send what this log has appended, together with what others append within GATHER_S; returns at once."""
+        with self._changed:
+            self._waiting.append(log)
+            self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=f"calm-logs-{self._site}", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while logs := self._gather():
+            for log in logs:
+                log.send_gathered()
+
+    def _gather(self) -> list[KafkaLog]:
+        """The logs to send now; none once this is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_closed)
+            self._changed.wait_for(lambda: self._is_closed, GATHER_S)
+            waiting, self._waiting = self._waiting, []
+            return [] if self._is_closed else waiting
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsent:
+    """A record that has its place in the log, and is not given to the producer yet."""
+
+    value: bytes
+    headers: list[tuple[str, bytes]]
+    offset: int
+
+
 @dataclass(slots=True)
 class _Window:
     """The newest frames of a log."""
@@ -245,6 +299,7 @@ class KafkaLog:
         self._lock = threading.RLock()
         self._flow = threading.Condition()
         self._unacknowledged = self._unacknowledged_bytes = 0
+        self._unsent: list[_Unsent] = []
         self._is_fenced = False
         self._window_frames = window_frames
         self._read_window: _Window | None = None
@@ -342,20 +397,43 @@ class KafkaLog:
             for frame in frames:
                 facts = _facts_after(*facts, frame)
                 records.append((frame, *encode_record(frame, *facts)))
-            # Send after all are encoded, since the producer sends the first one soon after it gets it.
-            place = self._partition.place
+            # What waits already has waited long enough; and nothing overtakes it.
+            may_wait = not self._unsent and all(isinstance(frame, Boundary) and frame.pause for frame in frames)
             for frame, value, headers in records:
-                future = self._site.producer.send(place.topic, value, headers=headers, partition=place.partition)
                 with self._flow:
                     self._unacknowledged += 1
                     self._unacknowledged_bytes += len(value) + RECORD_BYTES
                 offset = window.add(frame, len(value))
-                # Add the callback last: if the acknowledgement is there already, it is counted at once.
-                future.add_callback(self._acknowledge, offset, len(value) + RECORD_BYTES)
-                future.add_errback(self._fail)
+                self._unsent.append(_Unsent(value, headers, offset))
+            if may_wait:
+                self._site.calm.add(self)
+            else:
+                self._send()
             if len(window.sizes) > INDEXED_FRAMES:
                 window.forget(window.index.end - INDEXED_FRAMES // 2)
             return offset
+
+    def send_gathered(self) -> None:
+        """Send what has waited for what other logs append. A topic that the producer does not know (any more) is left to the
+        thread that appends, since the producer waits until it knows it."""
+        if not self._may_write or not knows_topic(self._site.producer, self._partition.place.topic):
+            return
+        try:
+            with self._lock:
+                self._send()
+        except Exception as error:
+            self._fail(error)
+
+    def _send(self) -> None:
+        """Send what is unsent. All records of an append are encoded by now, since the producer sends the first one soon after
+        it gets it."""
+        unsent, self._unsent = self._unsent, []
+        place = self._partition.place
+        for record in unsent:
+            future = self._site.producer.send(place.topic, record.value, headers=record.headers, partition=place.partition)
+            # Add the callbacks last: if the acknowledgement is there already, it is counted at once.
+            future.add_callback(self._acknowledge, record.offset, len(record.value) + RECORD_BYTES)
+            future.add_errback(self._fail)
 
     @property
     def fenced(self) -> bool:

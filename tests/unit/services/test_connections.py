@@ -17,6 +17,8 @@ from tests.unit.services.test_process import Kafka
 class Clients:
     """A cluster that makes producers, and says which of them are open."""
 
+    site = "a"
+
     def __init__(self) -> None:
         self.open: list[object] = []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,17 +14,20 @@ from kafka.errors import IllegalStateError, KafkaTimeoutError, OutOfOrderSequenc
 from kafka.producer.future import FutureRecordMetadata
 from kafka.producer.record_accumulator import RecordAccumulator
 
+from boreal.model import codec
 from boreal.model.frames import Boundary, LogId, Origin
 from services.kafka.clusters import Cluster
 from services.storage import kafka_log as kafka_module
-from services.storage.kafka_log import AppendRefusedError, KafkaLog, SiteClients
-from tests.waiting import start_until_it_waits
+from services.storage.kafka_log import AppendRefusedError, CalmLogs, KafkaLog, SiteClients
+from tests.waiting import start_until_it_waits, wait
 
 LIMIT = 2 << 20
 
 
 class Kafka:
     """A cluster whose topics are empty, and whose producer keeps all that it is given, as kafka-python does."""
+
+    site = "a"
 
     def __init__(self) -> None:
         self._sender = self
@@ -90,6 +94,83 @@ def test_nothing_follows_a_frame_that_kafka_refuses_in_any_log_of_the_site() -> 
     for log in (one, other):
         with pytest.raises(AppendRefusedError, match=r"partition=0.*OutOfOrder"):
             log.append_later(boundary)
+
+
+CALM = Boundary(Origin("r0", 1), 0, 7, False, 0, 0, pause=1)
+BUSY = Boundary(Origin("r0", 1), 0, 8, False, 0, 0)
+
+
+class Sent(Kafka):
+    """A producer that notes what it is given, and when it was asked which topics it knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[tuple[int, int]] = []
+        self.known = {"out"}
+        self._metadata = SimpleNamespace(partitions_for_topic=lambda topic: {0} if topic in self.known else None)
+
+    def send(self, topic: str, value: bytes, headers: list[Any], partition: int) -> FutureRecordMetadata:
+        frame = codec.decode(value)
+        assert isinstance(frame, Boundary)
+        self.sent.append((partition, frame.time))
+        return super().send(topic, value, headers, partition)
+
+
+@pytest.fixture
+def calm(monkeypatch: pytest.MonkeyPatch) -> tuple[Sent, list[KafkaLog], list[KafkaLog]]:
+    """A producer, two logs, and those of them that wait to be sent with others."""
+    kafka, waiting = Sent(), list[KafkaLog]()
+    monkeypatch.setattr(CalmLogs, "add", lambda self, log: waiting.append(log))
+    site = SiteClients(cast(Cluster, kafka))
+    return kafka, [KafkaLog(LogId("out", "r0", partition), "out", site) for partition in (0, 1)], waiting
+
+
+def test_boundaries_of_calm_logs_wait_for_each_other(calm: tuple[Sent, list[KafkaLog], list[KafkaLog]]) -> None:
+    kafka, logs, waiting = calm
+    assert [log.append_later(CALM) for log in logs] == [0, 0]
+    assert (kafka.sent, waiting, [log.unacknowledged for log in logs]) == ([], logs, [1, 1])
+    for log in waiting:
+        log.send_gathered()
+        log.send_gathered()
+    assert kafka.sent == [(0, 7), (1, 7)]
+
+
+def test_what_is_not_calm_sends_what_waits_in_its_log_and_does_not_overtake_it(
+    calm: tuple[Sent, list[KafkaLog], list[KafkaLog]],
+) -> None:
+    kafka, (log, other), waiting = calm
+    other.append_later(CALM)
+    assert (log.append_later(CALM), log.append_later(BUSY)) == (0, 1)
+    assert kafka.sent == [(0, 7), (0, 8)]
+    log.append_later(CALM, BUSY)
+    assert kafka.sent[2:] == [(0, 7), (0, 8)], "boundaries that come with others do not wait"
+    for each in waiting:
+        each.send_gathered()
+    assert kafka.sent[4:] == [(1, 7)], "once each"
+
+
+def test_a_log_whose_topic_is_gone_holds_up_no_other(calm: tuple[Sent, list[KafkaLog], list[KafkaLog]]) -> None:
+    """The producer would wait for the topic, in the thread that sends for all."""
+    kafka, (log, _), waiting = calm
+    log.append_later(CALM)
+    kafka.known.clear()
+    waiting.pop().send_gathered()
+    assert (kafka.sent, log.unacknowledged) == ([], 1)
+    log.append_later(CALM)
+    assert (kafka.sent, waiting) == ([(0, 7), (0, 7)], []), "the next one waits for the topic itself"
+
+
+def test_the_thread_of_calm_logs_sends_all_that_wait_and_ends_when_it_is_closed() -> None:
+    kafka = Sent()
+    site = SiteClients(cast(Cluster, kafka))
+    logs = [KafkaLog(LogId("out", "r0", partition), "out", site) for partition in (0, 1)]
+    for log in logs:
+        log.append_later(CALM)
+    assert wait(lambda: sorted(kafka.sent) == [(0, 7), (1, 7)])
+    site.calm.close()
+    assert site.calm._thread is not None
+    site.calm._thread.join(10)
+    assert not site.calm._thread.is_alive()
 
 
 def test_a_consumer_that_no_longer_answers_is_replaced() -> None:
