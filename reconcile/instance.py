@@ -257,6 +257,11 @@ class Instance:
             inputs=tuple([link.status() for link in self.links]),
         )
 
+    def is_calm(self, now: int) -> bool:
+        """Whether it has little to do: it has had no rows for a while, is well, and says so (R24); and its operators run
+        here."""
+        return self._pause_us(now) > 0 and self.engine.host is not None
+
     def can_correct(self, now: int) -> bool:
         """Whether all tentative output can be corrected now, whether or not this instance has the permission (R16, R22)."""
         return self.sunion.healed(now, self.strategy.replay_from(self.sunion.base.position)) is Heal.FULL

@@ -164,6 +164,11 @@ class OutTopic:
             self._send_control(given, frame, emitted_us)
         self._note_tentative(frame, emitted_us)
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether the next append may wait for Kafka."""
+        return bool(self._sent)
+
     def end_version(self, log: LogId, frame: Boundary, next_version: int) -> None:
         """Send the last frame of a version. Its anchor belongs to the next one, and its records say so; nothing may follow."""
         self._version = number(next_version)

@@ -51,6 +51,11 @@ class TakeoverOutlet:
     def confirmed(self) -> int:
         return self.out.confirmed
 
+    @property
+    def may_wait(self) -> bool:
+        """Also while a takeover is prepared, which may have to wait."""
+        return self._lock.locked() or self.out.may_wait
+
     def prepare(self, following: NextVersion | None) -> None:
         """The record names this takeover; None: none, or one to the version that is given already."""
         with self._lock:

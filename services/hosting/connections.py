@@ -12,6 +12,7 @@ from boreal.model.frames import LogId
 from deployment.layout import Layout
 from deployment.query_record import QueryRecord
 from intake.calm import CALM_S
+from services.hosting.calm_hosts import CalmHosts
 from services.hosting.process import QueryProcess, StatusDesk, StatusPublisher, StopSignal, now_us, run_process, set_clock
 from services.kafka.clusters import Cluster, make_clusters
 from services.kafka.control_desk import ControlDesk
@@ -59,6 +60,8 @@ class Connections:
         self._topics = {site: _topic_clients(cluster) for site, cluster in self.clusters.items()}
         self.controls = {site: ControlDesk(cluster) for site, cluster in self.clusters.items()}
         """Write and read the control topics of each site."""
+        self.calm_hosts = CalmHosts()
+        """Runs the instances that are calm."""
         self.logs = LogClients(self.clusters)
         """The clients that write and search logs."""
         self.registry = QueryRegistry(self.home)
@@ -71,6 +74,7 @@ class Connections:
     def close(self) -> None:
         """Close all. Call when no role uses it any more."""
         self.watch.close()
+        self.calm_hosts.close()
         self.statuses.close()
         self.registry.close()
         self.logs.close()

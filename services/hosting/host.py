@@ -1,4 +1,5 @@
-"""Runs one instance in a thread: it takes events from readers and from the control topic, and performs the effects in order.
+"""Runs one instance: it takes events from readers and from the control topic, and performs the effects in order. It does so in
+a thread of its own, or, while it is calm, in one that it shares (services/hosting/calm_hosts.py).
 
 Acknowledgements and checkpoints depend on frames that the instance has appended. Appends are pipelined, so both wait until
 Kafka has those frames:
@@ -14,16 +15,17 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
 from kafka.errors import KafkaError
 
 from boreal.model.errors import CorruptError, OperatorError
-from boreal.model.frames import Boundary, Frame, LogId, State, Undo
+from boreal.model.frames import Boundary, Data, Frame, LogId, State, Undo
 from deployment.corrections import Correction, CorrectionHistory
 from deployment.failure_signs import note_change
 from deployment.layout import Layout
@@ -57,6 +59,7 @@ from reconcile.events import (
 )
 from reconcile.instance import Instance
 from reconcile.orders import Order, Place
+from services.hosting.calm_hosts import CalmHosts
 from services.hosting.connections import Connections
 from services.hosting.failpoints import failpoint
 from services.hosting.log_lines import facts
@@ -70,6 +73,12 @@ _logger = logging.getLogger("boreal.host")
 
 UPLOAD_RETRY_S = 1.0
 COPY_LOOK_S = 0.1
+
+LONG_TURN_S = 0.02
+ALONE_US = 60_000_000
+"""An instance that has taken so much processor time at once, though it is calm, does not share a thread for so long."""
+TURN_EVENTS = 16
+"""How many events a calm instance handles before the next one has its turn."""
 
 WAITING_EVENTS = 10_000
 """If more events wait, because Kafka takes no frames, heartbeats and messages are dropped: they are soon out of date."""
@@ -93,6 +102,11 @@ class Outlet(Protocol):
     @property
     def confirmed(self) -> int:
         """How many of these frames, counted from the first, Kafka has: a restart will find them."""
+        ...
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether the next append may have to wait for Kafka."""
         ...
 
 
@@ -127,7 +141,8 @@ def build_host(
             theirs = [stream for stream in streams if layout.sources_of(stream) == name]
             control.send([wake_item(theirs)], control_topic(name))
 
-    host = InstanceHost(instance, first_effects, outlet, control.send, store, holder, exit, wake)
+    calm = connections.calm_hosts
+    host = InstanceHost(instance, first_effects, outlet, control.send, store, holder, exit, wake, calm)
     logs = [log for logs in layout.input_logs(instance.me).values() for log in logs]
     host.readers = LogReaders(path_to, logs, layout, host.deliver, instance.plan.boundary_interval_us)
     return host
@@ -157,7 +172,7 @@ class _PendingAction:
     release: Callable[[], None]  # performs the action
 
 
-@dataclass
+@dataclass(eq=False)
 class InstanceHost:
     """One instance, and the threads that run it: one for its events, and one for checkpoints if it has a store."""
 
@@ -177,6 +192,8 @@ class InstanceHost:
     """Ends the process with an exit code."""
     wake: Callable[[Sequence[str]], None] = lambda streams: None
     """Asks the sources of these streams for boundaries at the usual pace."""
+    calm: CalmHosts | None = None
+    """Runs it while it is calm; None: it always has a thread of its own."""
     give_order: Callable[[Place, Order], None] = lambda place, order: None
     """Sends an order to the operator host in another process, if the instance has one."""
     on_change: Callable[[], None] = lambda: None
@@ -202,43 +219,95 @@ class InstanceHost:
     _is_checkpoint_pending: bool = field(init=False, default=False)
     _uploads: queue.SimpleQueue[StoreCheckpoint | None] = field(init=False, default_factory=lambda: queue.SimpleQueue())
     _stopping: threading.Event = field(init=False, default_factory=lambda: threading.Event())
-    _threads: list[threading.Thread] = field(init=False)
-
-    def __post_init__(self) -> None:
-        name = f"{self.instance.plan.query}.{self.me}"
-        self._threads = [threading.Thread(target=self._run, name=name, daemon=True)]
-        if self.store is not None:
-            self._threads.append(threading.Thread(target=self._upload, name=f"{name}-checkpoints", daemon=True))
+    _thread: threading.Thread | None = field(init=False, default=None)
+    _uploader: threading.Thread | None = field(init=False, default=None)
+    _is_shared: bool = field(init=False, default=False)
+    _alone_until_us: int = field(init=False, default=0)
 
     @property
     def me(self) -> InstanceId:
         return self.instance.me
 
+    @property
+    def _name(self) -> str:
+        return f"{self.instance.plan.query}.{self.me}"
+
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        self.run_alone()
+        if self.store is not None:
+            self._uploader = threading.Thread(target=self._upload, name=f"{self._name}-checkpoints", daemon=True)
+            self._uploader.start()
 
     def deliver(self, event: InboxItem) -> None:
         """Queue an event. May be called from any thread."""
         if not isinstance(event, Tail | Received) or self.inbox.qsize() < WAITING_EVENTS:
             self.inbox.put((now_us(), event))
+            if self._is_shared and self.calm is not None:
+                self.calm.wake(self)
 
     def close(self) -> None:
         """Stop the threads after the work that they have begun; waits up to 2 s for each."""
         self._stopping.set()
         self._uploads.put(None)
         self.inbox.put((now_us(), Tick()))
-        for thread in self._threads:
-            if thread is not threading.current_thread():
+        if self.calm is not None:
+            self.calm.leave(self)
+        for thread in (self._thread, self._uploader):
+            if thread is not None and thread is not threading.current_thread():
                 thread.join(timeout=2)
 
     # The loop
 
+    def run_alone(self) -> None:
+        """Run in a thread of its own, until it is calm."""
+        self._is_shared = False
+        if not self._stopping.is_set():
+            self._thread = threading.Thread(target=lambda: self._guard(self._run), name=self._name, daemon=True)
+            self._thread.start()
+
     def _run(self) -> None:
+        first, self.first_effects = self.first_effects, ()
+        self._perform_all(first)
+        while not self._stopping.is_set():
+            self._turn()
+            if self.calm is not None and self._may_share():
+                # In this order: what comes from now on wakes it, and what came before is found in its first turn.
+                self._is_shared = True
+                self.calm.join(self)
+                return
+
+    def take_turn(self) -> int | None:
+        """As one of the calm hosts: handle a few events, if that can neither take long nor wait."""
+        began = time.thread_time()
+        due = self._guard(self._take_turn)
+        if time.thread_time() - began > LONG_TURN_S:
+            self._alone_until_us = now_us() + ALONE_US
+            return None
+        return due
+
+    def _take_turn(self) -> int | None:
+        for _ in range(TURN_EVENTS):
+            if self._first is None:
+                with suppress(queue.Empty):
+                    self._first = self.inbox.get_nowait()
+            if self._stopping.is_set() or not self._may_share():
+                return None
+            due = self.instance.next_deadline()
+            if self._first is None and due > now_us():
+                return due
+            self._turn()
+        return now_us()
+
+    def _may_share(self) -> bool:
+        """Whether what there is to do can be done in the thread of the calm hosts."""
+        now = now_us()
+        is_small = self._first is None or _is_small(self._first[1])
+        return is_small and self.instance.is_calm(now) and now >= self._alone_until_us and not self.outlet.may_wait
+
+    def _guard(self, work: Callable[[], int | None]) -> int | None:
+        """What the work returns; None if it fails, which ends this instance."""
         try:
-            self._perform_all(self.first_effects)
-            while not self._stopping.is_set():
-                self._turn()
+            return work()
         except HostFailed as failure:
             _logger.error("%s restarts, because its operators failed or their state is lost:\n%s", self.me, failure)
             self.on_failed(operator_problem(str(failure)) or "the operators in Spark failed, or their state is lost")
@@ -247,6 +316,8 @@ class InstanceHost:
             _logger.exception("%s failed", self.me)
             self.on_failed(str(error) if isinstance(error, OperatorError) else f"{type(error).__name__}: {error}")
             self.exit(1)
+        self._stopping.set()
+        return None
 
     def _turn(self) -> None:
         """Handle the next event; if there is none, wait until the instance's deadline."""
@@ -417,6 +488,13 @@ class InstanceHost:
             return self.store.get(copy_owner(self.me), number).state
         except (KeyError, CorruptError):
             return None
+
+
+def _is_small(item: InboxItem) -> bool:
+    """Whether handling an item is a matter of a moment: it brings no rows, and asks for no look into a log."""
+    if isinstance(item, Frames):
+        return not any(isinstance(frame, Data) for _, frame in item.items)
+    return isinstance(item, Tail | Received)
 
 
 def operator_problem(text: str) -> str | None:

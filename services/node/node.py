@@ -62,6 +62,10 @@ class KafkaOutlet:
                     places.popleft()
             return min((places[0] for places in self._places.values() if places), default=self.appended)
 
+    @property
+    def may_wait(self) -> bool:
+        return any(log.may_wait for log in self._logs.values())
+
 
 class NodeProcess:
     """`serve` runs until it is stopped or fenced, or fails, and returns the process's exit code."""

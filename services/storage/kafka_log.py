@@ -413,10 +413,15 @@ class KafkaLog:
                 window.forget(window.index.end - INDEXED_FRAMES // 2)
             return offset
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether the next append may wait: for room, or until the producer knows the topic (again)."""
+        has_room = self._unacknowledged_bytes < UNACKNOWLEDGED_BYTES // 2
+        return not has_room or not knows_topic(self._site.producer, self._partition.place.topic)
+
     def send_gathered(self) -> None:
-        """Send what has waited for what other logs append. A topic that the producer does not know (any more) is left to the
-        thread that appends, since the producer waits until it knows it."""
-        if not self._may_write or not knows_topic(self._site.producer, self._partition.place.topic):
+        """Send what has waited for what other logs append, if that is not to wait for Kafka: then the next append does it."""
+        if not self._may_write or self.may_wait:
             return
         try:
             with self._lock:

@@ -35,6 +35,8 @@ LOG = LogId("out", "r0", 0)
 class Kafka:
     """A cluster, and its producer, which has everything at once."""
 
+    site = "a"
+
     def __init__(self, is_away: bool = False) -> None:
         """is_away: it has nothing, ever."""
         self.is_away = is_away

@@ -48,6 +48,7 @@ class Outlet:
 
     appended = 1
     confirmed = 0
+    may_wait = False
 
     def append(self, log: LogId, frame: Frame) -> None:
         """Nothing of it matters here."""

@@ -1,0 +1,132 @@
+"""One thread that runs all calm instances of a process (R24).
+
+A thread for each of them would cost little while they wait. But calm instances have work at the same moments, when their
+sources write, and Python runs one thread at a time: the others wake up again and again to look whether it is their turn.
+
+An instance joins when it is calm. As soon as what it has to do may take long, or may have to wait for Kafka, it runs in a
+thread of its own again, so that it holds up no other.
+
+    runs alone ──calm, with nothing to wait for──> takes turns with the others
+         ^                                                  │
+         └── rows, another state, a long turn, or a wait ───┘
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from itertools import count
+from typing import Protocol
+
+from services.hosting.process import now_us
+
+_LEAVE_WITHIN_S = 2.0
+
+
+class CalmHost(Protocol):
+    """A host that takes turns."""
+
+    def take_turn(self) -> int | None:
+        """Do a little of what there is to do; returns when the next turn is due, by `now_us`. None: it is to run alone. Must
+        not block."""
+        ...
+
+    def run_alone(self) -> None:
+        """Run in a thread of its own, until it joins again."""
+        ...
+
+
+class CalmHosts:
+    """See the module's header. All methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._due: dict[CalmHost, int] = {}
+        """The members, and when the next turn of each is due."""
+        self._dues: list[tuple[int, int, CalmHost]] = []
+        """The same as a heap, with entries that no longer hold. The number in between is never the same."""
+        self._numbers = count()
+        self._woken: dict[CalmHost, None] = {}
+        self._running: CalmHost | None = None
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def join(self, host: CalmHost) -> None:
+        """Give a host turns, the first one at once; returns at once."""
+        with self._changed:
+            self._set_due(host, now_us())
+            self._changed.notify_all()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="calm-hosts", daemon=True)
+                self._thread.start()
+
+    def wake(self, host: CalmHost) -> None:
+        """Something has come for a host: if it is a member, its turn is due."""
+        with self._changed:
+            if host in self._due:
+                self._woken[host] = None
+                self._changed.notify_all()
+
+    def leave(self, host: CalmHost) -> None:
+        """Give a host no more turns; returns when it has none, or within two seconds."""
+        with self._changed:
+            self._forget(host)
+            if threading.current_thread() is not self._thread:
+                self._changed.wait_for(lambda: self._running is not host, _LEAVE_WITHIN_S)
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    # The thread
+
+    def _run(self) -> None:
+        while (host := self._next()) is not None:
+            due = host.take_turn()
+            with self._changed:
+                self._running = None
+                self._changed.notify_all()
+                if host not in self._due:
+                    continue
+                if due is not None:
+                    self._set_due(host, due)
+                else:
+                    self._forget(host)
+            if due is None:
+                host.run_alone()
+
+    def _next(self) -> CalmHost | None:
+        """Wait for the next host whose turn it is; None once this is closed."""
+        with self._changed:
+            while not self._is_closed:
+                now = now_us()
+                first_due = self._first_due()
+                if first_due is not None and first_due <= now:
+                    self._running = self._dues[0][-1]
+                elif self._woken:
+                    self._running = next(iter(self._woken))
+                else:
+                    self._changed.wait(None if first_due is None else (first_due - now) / 1e6)
+                    continue
+                self._woken.pop(self._running, None)
+                return self._running
+            return None
+
+    def _first_due(self) -> int | None:
+        """When the first turn is due; None if there are no members. The first entry of the heap is valid then."""
+        while self._dues:
+            due, _, host = self._dues[0]
+            if self._due.get(host) == due:
+                return due
+            heapq.heappop(self._dues)
+        return None
+
+    def _set_due(self, host: CalmHost, due: int) -> None:
+        if self._due.get(host) != due:
+            self._due[host] = due
+            heapq.heappush(self._dues, (due, next(self._numbers), host))
+
+    def _forget(self, host: CalmHost) -> None:
+        self._due.pop(host, None)
+        self._woken.pop(host, None)

@@ -1,0 +1,249 @@
+"""Calm instances share a thread; one whose work may take long, or wait, has its own again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from boreal.model.frames import Boundary, Data, Frame, LogId, Origin, State
+from logs.memory_checkpoints import MemoryCheckpointStore
+from reconcile.events import Effect, Event, Frames, Heartbeat, InstanceId, Received, Tail, Threshold, Tick
+from reconcile.instance import Instance
+from services.hosting import host as host_module
+from services.hosting.calm_hosts import CalmHosts
+from services.hosting.host import InstanceHost, Outlet
+from services.hosting.process import now_us
+from tests.waiting import wait
+
+FAR_US = 3_600_000_000
+LOG = LogId("in", "", 0)
+ORIGIN = Origin("", 1)
+QUIET = Frames(LOG, ((0, Boundary(ORIGIN, 0, 7, False, 0, 0)),), 1)
+ROWS = Frames(LOG, ((0, Data(ORIGIN, 0, 0, pa.record_batch({"time": [1]}), False, ((1, 1),), 1)),), 1)
+PEER = InstanceId("main", "r1", 0)
+BEAT = Received(Heartbeat(PEER, State.STABLE))
+
+
+@pytest.fixture
+def calm() -> Iterator[CalmHosts]:
+    calm = CalmHosts()
+    yield calm
+    calm.close()
+
+
+class Turns:
+    """A host whose turns are written down."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self.due: int | None = FAR_US
+        self.is_alone = False
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+
+    def take_turn(self) -> int | None:
+        self.turns += 1
+        self.may_go_on.wait(10)
+        return None if self.due is None else now_us() + self.due
+
+    def run_alone(self) -> None:
+        self.is_alone = True
+
+
+def test_one_has_a_turn_when_it_joins_when_it_is_woken_and_when_it_is_due(calm: CalmHosts) -> None:
+    one, other = Turns(), Turns()
+    for each in (one, other):
+        calm.join(each)
+    assert wait(lambda: (one.turns, other.turns) == (1, 1))
+    calm.wake(one)
+    assert wait(lambda: one.turns == 2)
+    one.due = 1_000
+    calm.wake(one)
+    assert wait(lambda: one.turns > 10)
+    assert other.turns == 1
+
+
+def test_one_that_asks_for_it_runs_alone_and_may_join_again(calm: CalmHosts) -> None:
+    one = Turns()
+    one.due = None
+    calm.join(one)
+    assert wait(lambda: one.is_alone)
+    calm.wake(one)
+    one.due = FAR_US
+    calm.join(one)
+    assert wait(lambda: one.turns == 2)
+
+
+def test_one_that_leaves_has_no_turn_any_more(calm: CalmHosts) -> None:
+    one = Turns()
+    one.due = 0
+    calm.join(one)
+    assert wait(lambda: one.turns > 3)
+    calm.leave(one)
+    turns = one.turns
+    calm.wake(one)
+    other = Turns()
+    calm.join(other)
+    assert wait(lambda: other.turns == 1)
+    assert one.turns == turns
+
+
+def test_who_leaves_waits_for_the_turn_that_it_has(calm: CalmHosts) -> None:
+    one = Turns()
+    one.may_go_on.clear()
+    calm.join(one)
+    assert wait(lambda: one.turns == 1)
+    leaving = threading.Thread(target=calm.leave, args=(one,))
+    leaving.start()
+    leaving.join(0.05)
+    assert leaving.is_alive()
+    one.may_go_on.set()
+    leaving.join(10)
+    assert not leaving.is_alive()
+
+
+class Scripted:
+    """An instance that notes what it handles, and in which thread."""
+
+    def __init__(self) -> None:
+        self.me = InstanceId("main", "r0", 0)
+        self.plan = SimpleNamespace(query="q")
+        self.handled: list[tuple[Event, str]] = []
+        self.calm = True
+        self.act: Callable[[], None] = lambda: None
+
+    def is_calm(self, now: int) -> bool:
+        return self.calm
+
+    def is_starving(self, now: int) -> bool:
+        return False
+
+    def next_deadline(self) -> int:
+        return now_us() + FAR_US
+
+    def handle(self, event: Event, now: int) -> list[Effect]:
+        if not isinstance(event, Tick):
+            self.handled.append((event, threading.current_thread().name))
+            self.act()
+        return []
+
+    @property
+    def thread(self) -> str:
+        """The thread that handled the last event."""
+        return self.handled[-1][1] if self.handled else ""
+
+
+class FreeOutlet:
+    appended = confirmed = 0
+    may_wait = False
+
+    def append(self, log: LogId, frame: Frame) -> None:
+        """Nothing is written here."""
+
+
+class Alone:
+    """An instance with its host, which is calm and shares its thread by now."""
+
+    def __init__(self, calm: CalmHosts) -> None:
+        self.instance, self.outlet, self.codes = Scripted(), FreeOutlet(), list[int]()
+        self.host = InstanceHost(
+            cast(Instance, self.instance),
+            [],
+            cast(Outlet, self.outlet),
+            lambda items: None,
+            MemoryCheckpointStore(),
+            lambda log, first_id: True,
+            self.codes.append,
+            calm=calm,
+        )
+        self.host.readers = cast(Any, SimpleNamespace(of=lambda log: SimpleNamespace(taken=lambda log: None)))
+        self.host.start()
+        self.give(BEAT)
+        self.give(BEAT)
+        assert wait(lambda: self.instance.thread == "calm-hosts")
+
+    def give(self, event: Any) -> None:
+        """Deliver an event, and wait until it is handled."""
+        before = len(self.instance.handled)
+        self.host.deliver(event)
+        assert wait(lambda: len(self.instance.handled) == before + 1)
+
+
+@pytest.fixture
+def one(calm: CalmHosts) -> Iterator[Alone]:
+    one = Alone(calm)
+    yield one
+    one.host.close()
+
+
+OWN = "q.main.r0.0"
+
+
+@pytest.mark.parametrize("event", [QUIET, Tail(LOG, Boundary(ORIGIN, 0, 7, False, 0, 0)), BEAT])
+def test_a_calm_instance_handles_small_things_in_the_shared_thread(one: Alone, event: Event) -> None:
+    one.give(event)
+    assert one.instance.thread == "calm-hosts"
+
+
+def test_with_rows_it_has_a_thread_of_its_own_until_it_is_calm_again(one: Alone) -> None:
+    one.instance.act = lambda: setattr(one.instance, "calm", False)
+    one.give(ROWS)
+    assert one.instance.thread == OWN
+    one.give(QUIET)
+    assert one.instance.thread == OWN
+    one.instance.act = lambda: setattr(one.instance, "calm", True)
+    one.give(QUIET)
+    assert wait(lambda: one.host._is_shared)
+    one.give(QUIET)
+    assert one.instance.thread == "calm-hosts"
+
+
+def test_what_may_ask_kafka_and_what_changes_the_plan_is_not_done_in_the_shared_thread(one: Alone) -> None:
+    one.give(Threshold(1, 1, 1, 1, 0))
+    assert one.instance.thread == OWN
+
+
+def test_it_has_its_own_thread_while_its_outlet_may_wait(one: Alone) -> None:
+    one.outlet.may_wait = True
+    one.give(QUIET)
+    assert one.instance.thread == OWN
+
+
+def test_one_that_takes_long_though_it_is_calm_has_its_own_thread_for_a_while(
+    one: Alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_module, "LONG_TURN_S", -1.0)
+    one.give(QUIET)
+    assert wait(lambda: not one.host._is_shared)
+    monkeypatch.undo()
+    one.give(QUIET)
+    one.give(QUIET)
+    assert one.instance.thread == OWN
+
+
+def test_one_that_fails_ends_alone(one: Alone, calm: CalmHosts) -> None:
+    def fail() -> None:
+        raise RuntimeError("seen by this one alone")
+
+    other = Alone(calm)
+    one.instance.act = fail
+    one.give(QUIET)
+    assert wait(lambda: one.codes == [1])
+    other.give(QUIET)
+    assert (other.instance.thread, other.codes) == ("calm-hosts", [])
+    other.host.close()
+
+
+def test_one_that_is_closed_handles_nothing_more(one: Alone, calm: CalmHosts) -> None:
+    one.host.close()
+    handled = len(one.instance.handled)
+    one.host.deliver(QUIET)
+    other = Turns()
+    calm.join(other)
+    assert wait(lambda: other.turns == 1)
+    assert len(one.instance.handled) == handled
