@@ -53,21 +53,22 @@ class Calmness:
 
 
 class CalmPace:
-    """How much longer than usual a source may be silent (R24). Times are microseconds of one clock."""
+    """How much longer than usual a source is silent (R24). Times are microseconds of one clock."""
 
     def __init__(self, now: int) -> None:
         self._busy_at = now
         self.pause_us = 0
-        """The pause until the next boundary: 0, or what the last one has said."""
+        """The pause until the next boundary; 0 unless the source is calm."""
 
     def note_busy(self, now: int) -> None:
         """Records have come, or rows of other streams wait for the boundaries of this one."""
         self._busy_at, self.pause_us = now, 0
 
-    def say(self, now: int, calm_pause_us: int) -> int:
-        """What a boundary says that is written now. calm_pause_us: of the plan."""
+    def say(self, now: int, calm_pause_us: int, patience_us: int) -> int:
+        """What a boundary says that is written now: for how much longer than usual the source may be silent. calm_pause_us: of
+        the plan. patience_us: how much longer than it means to be."""
         self.pause_us = calm_pause_us if now - self._busy_at >= CALM_AFTER_PAUSES * calm_pause_us else 0
-        return self.pause_us
+        return self.pause_us and self.pause_us + patience_us
 
 
 @dataclass(slots=True)

@@ -133,6 +133,7 @@ class Instance:
         self.has_copied_ahead = False
         self.was_away = False
         self.boundary_at = 0
+        self.said_us = 0
         self.rows_at = 0
         self.wake_at = 0
         self.checkpoint_at = 0
@@ -289,8 +290,9 @@ class Instance:
 
     @property
     def away_us(self) -> int:
-        """After being late by more than this, in microseconds, the instance was away."""
-        return max(HEARTBEATS_TO_DEATH * self.plan.heartbeat_us, self.plan.silence_us)
+        """After being late by more than this, in microseconds, the instance was away. Readers of a calm one have been told that
+        it may be silent for longer."""
+        return max(HEARTBEATS_TO_DEATH * self.plan.heartbeat_us, self.plan.silence_us) + self.said_us
 
     @property
     def grace_us(self) -> int:
@@ -534,10 +536,11 @@ class Instance:
             self._lacking(),
             self._stamp(now),
             lambda next_ids: self.claims.anchor(step.upto, next_ids),
-            pause_us,
+            self._patience_us(pause_us),
         )
         effects += written
         if written:  # frames that are held back for a live branch are no heartbeat for readers
+            self.said_us = self._patience_us(pause_us)
             self.boundary_at = now + self.plan.sign_of_life_us + pause_us
         if self.soutput.deferred is not None and self.soutput.deferred_bytes > self.plan.memory_bytes:
             # The deferred corrections no longer fit in memory. Write them now, and continue without the live branch, if any.
@@ -549,7 +552,7 @@ class Instance:
                 self.engine.drop_live(now, effects)
 
     def _pause_us(self, now: int) -> int:
-        """How much longer than usual this instance may be silent: 0 unless it is calm (R24). It is calm if it is STABLE, has
+        """How much longer than usual this instance is silent: 0 unless it is calm (R24). It is calm if it is STABLE, has
         nothing to correct, and has had no rows for a while, and if no reader waits for its boundaries beside other input.
 
         The pause ends a moment after the sources write their next boundaries (`tick_after`), since these make it write one
@@ -561,15 +564,19 @@ class Instance:
         is_clean = self.sunion.live is None and not self.sunion.redoing and not self.soutput.is_provisional
         if not is_clean or self.state is not State.STABLE or self.is_away:
             return 0
-        return tick_after(now + usual_us, usual_us + pause_us) - usual_us // 2 - now
+        return tick_after(now + usual_us, self.plan.calm_interval_us) - usual_us // 2 - now
+
+    def _patience_us(self, pause_us: int) -> int:
+        """How much longer than usual this instance may be silent, as readers are told: for one interval more than it means to
+        be."""
+        return pause_us + self.plan.calm_interval_us if pause_us else 0
 
     def _is_left_out(self, step: Step) -> bool:
         """Whether a calm instance leaves out the boundary of a step. Replicas leave out the same ones, by event time, so that
         none seems to lag behind another."""
         if step.tentative or step.muted or step.upto >= INFINITY:
             return False
-        between_us = self.plan.sign_of_life_us + self.plan.calm_pause_us
-        span = max(between_us // self.plan.bucket_run_us, 1) * self.plan.bucket_us
+        span = max(self.plan.calm_interval_us // self.plan.bucket_run_us, 1) * self.plan.bucket_us
         return step.upto // span == self.soutput.stable_through // span
 
     def _maybe_copy_ahead(self, now: int, effects: list[Effect]) -> None:
@@ -696,6 +703,7 @@ class Instance:
             self.stagger.lose_lease()
         effects.append(StateChanged(state))
         effects += self.soutput.heartbeat(state, self._lacking(), self._stamp(now))
+        self.said_us = 0
         self.boundary_at = min(self.boundary_at, now + self.plan.sign_of_life_us)
         effects += self._tell_peers()
 
@@ -748,7 +756,8 @@ class Instance:
         if now >= self.boundary_at:
             pause_us = self._pause_us(now)
             self.boundary_at = now + self.plan.sign_of_life_us + pause_us
-            effects += self.soutput.heartbeat(self.state, self._lacking(), self._stamp(now), pause_us)
+            self.said_us = self._patience_us(pause_us)
+            effects += self.soutput.heartbeat(self.state, self._lacking(), self._stamp(now), self.said_us)
         # What is not urgent goes with what is done now.
         if now < self.heartbeat_at - (self.plan.sign_of_life_us if self.quiet_us else 0):
             return

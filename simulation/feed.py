@@ -283,7 +283,7 @@ class SourceFeeder:
         if pace.pause_us and now - self._written_at[stream] < self.plan.sign_of_life_us + pace.pause_us:
             return None
         self._written_at[stream] = now
-        return pace.say(now, self.plan.calm_pause_us)
+        return pace.say(now, self.plan.calm_pause_us, self.plan.calm_interval_us)
 
     def _due(self, stream: str) -> tuple[int, int]:
         """From which row of a stream to which one is to be logged now."""

@@ -180,6 +180,12 @@ class Plan:
         SIGNS_OF_LIFE repetitions per silence timeout, because each repetition is a record for every reader."""
         return max(self.boundary_interval_us, self.silence_us // SIGNS_OF_LIFE)
 
+    @property
+    def calm_interval_us(self) -> int:
+        """The interval at which a calm stream repeats its boundary (R24). It may be silent for one more before it counts as
+        silent: nothing waits for it, and what is late on a busy machine must not cause work there."""
+        return self.sign_of_life_us + self.calm_pause_us
+
     def stable_lag_of(self, delay_threshold_us: int) -> int:
         """How far stable output may lag behind stable input (R16), for this X."""
         return self.stable_lag_max_us or STABLE_LAG_FACTOR * delay_threshold_us

@@ -111,7 +111,8 @@ class EgressProcess:
     def _live(self, stopping: StopSignal) -> int:
         """Run this life; see `serve`. EXIT_TAKEN_OVER: the next one begins with another version of the query."""
         with self._open as stack:
-            status = StatusPublisher(self.connections.home, self.name, self._status, self.connections.statuses)
+            desk = self.connections.statuses
+            status = StatusPublisher(self.connections.home, self.name, self._status, desk, lambda: self.host.is_shared)
             stack.enter_context(closing(status))
             self.host.on_change = self.out.on_change = self._on_prepared = status.now
             self.host.on_broken = BrokenFrames(self.clusters[self.layout.home], self.layout).report

@@ -211,6 +211,8 @@ class InstanceHost:
 
     readers: LogReaders = field(init=False)
     """Its inputs."""
+    is_shared: bool = field(init=False, default=False)
+    """Whether it shares a thread, because it is calm."""
     _pending: deque[_PendingAction] = field(init=False, default_factory=deque)
     _first: InboxEntry | None = field(init=False, default=None)
     _items: list[ControlItem] = field(init=False, default_factory=list)
@@ -221,7 +223,6 @@ class InstanceHost:
     _stopping: threading.Event = field(init=False, default_factory=lambda: threading.Event())
     _thread: threading.Thread | None = field(init=False, default=None)
     _uploader: threading.Thread | None = field(init=False, default=None)
-    _is_shared: bool = field(init=False, default=False)
     _alone_until_us: int = field(init=False, default=0)
 
     @property
@@ -242,7 +243,7 @@ class InstanceHost:
         """Queue an event. May be called from any thread."""
         if not isinstance(event, Tail | Received) or self.inbox.qsize() < WAITING_EVENTS:
             self.inbox.put((now_us(), event))
-            if self._is_shared and self.calm is not None:
+            if self.is_shared and self.calm is not None:
                 self.calm.wake(self)
 
     def close(self) -> None:
@@ -260,7 +261,7 @@ class InstanceHost:
 
     def run_alone(self) -> None:
         """Run in a thread of its own, until it is calm."""
-        self._is_shared = False
+        self.is_shared = False
         if not self._stopping.is_set():
             self._thread = threading.Thread(target=lambda: self._guard(self._run), name=self._name, daemon=True)
             self._thread.start()
@@ -272,7 +273,7 @@ class InstanceHost:
             self._turn()
             if self.calm is not None and self._may_share():
                 # In this order: what comes from now on wakes it, and what came before is found in its first turn.
-                self._is_shared = True
+                self.is_shared = True
                 self.calm.join(self)
                 return
 
@@ -286,23 +287,24 @@ class InstanceHost:
         return due
 
     def _take_turn(self) -> int | None:
+        if self._stopping.is_set() or not self._may_share():
+            return None
         for _ in range(TURN_EVENTS):
             if self._first is None:
                 with suppress(queue.Empty):
                     self._first = self.inbox.get_nowait()
-            if self._stopping.is_set() or not self._may_share():
-                return None
             due = self.instance.next_deadline()
             if self._first is None and due > now_us():
                 return due
+            if self._first is not None and not _is_small(self._first[1]):
+                return None
             self._turn()
         return now_us()
 
     def _may_share(self) -> bool:
-        """Whether what there is to do can be done in the thread of the calm hosts."""
+        """Whether its work can be done in the thread of the calm hosts."""
         now = now_us()
-        is_small = self._first is None or _is_small(self._first[1])
-        return is_small and self.instance.is_calm(now) and now >= self._alone_until_us and not self.outlet.may_wait
+        return self.instance.is_calm(now) and now >= self._alone_until_us and not self.outlet.may_wait
 
     def _guard(self, work: Callable[[], int | None]) -> int | None:
         """What the work returns; None if it fails, which ends this instance."""

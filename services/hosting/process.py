@@ -36,6 +36,8 @@ EXIT_TAKEN_OVER = 5
 """An egress has ended with one version of its query; its next incarnation, in the same process, begins with another."""
 
 STATUS_INTERVAL_S = 1.0
+CALM_INTERVALS = 2
+"""A calm role says what it is once in so many intervals: often enough that two lost statuses do not make it count as dead."""
 
 THREAD_SWITCH_S = 0.0005
 """Readers, instances and producers share an interpreter: with the default of 5 ms a frame could wait as long as a whole hop
@@ -139,9 +141,9 @@ class Resources:
 
 
 class StatusDesk:
-    """Publishes the statuses of a process's roles every second, and at once when one has changed, in one thread with one
-    producer. A status is one JSON object under the role's name. Its `at_ms` is the wall clock at that moment, from which
-    readers see whether the role is still alive."""
+    """Publishes the statuses of a process's roles every second, those of calm roles every other second, and at once when one
+    has changed, in one thread with one producer. A status is one JSON object under the role's name. Its `at_ms` is the wall
+    clock at that moment, from which readers see whether the role is still alive."""
 
     def __init__(self, cluster: Cluster, counts_children: bool = False) -> None:
         """counts_children: see `Resources`."""
@@ -154,6 +156,7 @@ class StatusDesk:
         self._ready: set[str] = set()
         self._making = threading.Lock()
         self._is_closed = False
+        self._intervals = 0
         self._thread: threading.Thread | None = None
 
     def add(self, publisher: StatusPublisher) -> None:
@@ -205,7 +208,7 @@ class StatusDesk:
         while (due := self._await_due(all_at)) is not None:
             try:
                 if time.monotonic() >= all_at:
-                    all_at, taken = time.monotonic() + STATUS_INTERVAL_S, resources.share(len(due))
+                    all_at, taken = time.monotonic() + STATUS_INTERVAL_S, resources.share(len(self._publishers))
                 producer = producer or self._cluster.make_producer(patient=False)
                 for publisher in due:
                     self._publish(publisher, producer, taken)
@@ -217,12 +220,18 @@ class StatusDesk:
             close_producer(producer, 1)
 
     def _await_due(self, all_at: float) -> list[StatusPublisher] | None:
-        """The statuses to publish next: those that have changed, or all from this time on. None once the desk is closed."""
+        """The statuses to publish next: those that have changed, and, from this time on, those of all roles that are not calm,
+        or of all. None once the desk is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._due or self._is_closed, max(all_at - time.monotonic(), 0))
             due, self._due = self._due, set()
-            names = self._publishers.keys() if time.monotonic() >= all_at else due & self._publishers.keys()
-            return None if self._is_closed else [self._publishers[name] for name in names]
+            if self._is_closed:
+                return None
+            if time.monotonic() < all_at:
+                return [self._publishers[name] for name in due & self._publishers.keys()]
+            self._intervals += 1
+            is_turn_of_calm = self._intervals % CALM_INTERVALS == 0
+            return [each for name, each in self._publishers.items() if is_turn_of_calm or name in due or not each.is_calm()]
 
     def _maybe_flush(self, producer: KafkaProducer, published: list[StatusPublisher]) -> None:
         with self._changed:
@@ -254,13 +263,20 @@ class StatusPublisher:
     """Publishes one status, until it is closed; see `StatusDesk`."""
 
     def __init__(
-        self, cluster: Cluster, name: str, make_status: Callable[[], dict[str, Any]], desk: StatusDesk | None = None
+        self,
+        cluster: Cluster,
+        name: str,
+        make_status: Callable[[], dict[str, Any]],
+        desk: StatusDesk | None = None,
+        is_calm: Callable[[], bool] = lambda: False,
     ) -> None:
-        """make_status is called in the desk's thread. `kind` and `query` of the status are taken from the name. desk: the
-        process's; None: the status gets its own, with a producer of this cluster."""
+        """make_status and is_calm, which says whether the role is calm, are called in the desk's thread. `kind` and `query` of
+        the status are taken from the name. desk: the process's; None: the status gets its own, with a producer of this
+        cluster."""
         kind, _, rest = name.partition(".")
         self.name = name
         self.make_status = make_status
+        self.is_calm = is_calm
         self.common = {"v": 1, "process": name, "kind": kind, "query": rest.partition(".")[0] or None, "pid": os.getpid()}
         self._desk = desk or StatusDesk(cluster)
         self._has_own_desk = desk is None

@@ -120,7 +120,7 @@ class NodeProcess:
 
     def _start_hosts(self, stack: ExitStack) -> StatusPublisher:
         home = self.connections.home
-        status = StatusPublisher(home, self.name, self._status, self.connections.statuses)
+        status = StatusPublisher(home, self.name, self._status, self.connections.statuses, self._is_calm)
         stack.enter_context(closing(status))
         broken = BrokenFrames(home, self.layout)
         tell, plan = tells_corrections(self.name), self.layout.plan
@@ -238,6 +238,9 @@ class NodeProcess:
                 host.deliver(threshold)
 
     # Status
+
+    def _is_calm(self) -> bool:
+        return all(host.is_shared for host in self.hosts.values())
 
     def _status(self) -> dict[str, Any]:
         states = [host.status.state for host in self.hosts.values()]

@@ -197,8 +197,8 @@ class SourceIncarnation:
         now = now_us()
         if has_rows or now >= self._next_boundary_us:
             self._last_boundary_us = now
-            pause_us = self._pace.say(now, self.plan.calm_pause_us if self.topic.is_calm else 0)
-            self._append(self.intake.heartbeat(now, pause_us))
+            pause_us = self.plan.calm_pause_us if self.topic.is_calm else 0
+            self._append(self.intake.heartbeat(now, self._pace.say(now, pause_us, self.plan.calm_interval_us)))
         self._settle()
         self._lag_records = self.topic.lag()
         if not self._lag_records:
@@ -405,6 +405,11 @@ class SourceIncarnation:
             failpoint(name)
 
     # Status
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether it has said in its last boundary that it may be silent for longer (R24)."""
+        return self._pace.pause_us > 0
 
     def _positions(self) -> dict[int, int]:
         return {number: partition.next_offset for number, partition in sorted(self.intake.place.partitions.items())}

@@ -104,7 +104,8 @@ class SourceProcess:
             def say() -> dict[str, Any]:
                 return {**incarnation.status(), "readers": list(self.readers.names), "holds": list(trimmer.holds)}
 
-            publisher = StatusPublisher(self.connections.home, self.name, say, self.connections.statuses)
+            home, desk = self.connections.home, self.connections.statuses
+            publisher = StatusPublisher(home, self.name, say, desk, lambda: incarnation.is_calm)
             status = stack.enter_context(closing(publisher))
             incarnation.on_change = trimmer.on_hold = status.now
             if box is not None and (app := self.make_web_app(box)) is not None and self.options.http_port is not None:

@@ -17,6 +17,7 @@ from intake.calm import (
 
 CALM_US = round(CALM_S * 1_000_000)
 PAUSE_US = 400_000
+PATIENCE_US = 500_000
 
 
 @dataclass(frozen=True)
@@ -109,10 +110,11 @@ def test_a_source_that_takes_nothing_is_full_by_records_or_bytes() -> None:
 
 def test_a_source_is_calm_after_three_pauses_and_says_so_before_it_pauses():
     pace = CalmPace(0)
-    assert pace.say(2 * PAUSE_US, PAUSE_US) == 0
+    assert pace.say(2 * PAUSE_US, PAUSE_US, PATIENCE_US) == 0
     assert pace.pause_us == 0, "nobody has been told yet, so the next boundary comes as usual"
-    assert pace.say(3 * PAUSE_US, PAUSE_US) == PAUSE_US == pace.pause_us
+    assert pace.say(3 * PAUSE_US, PAUSE_US, PATIENCE_US) == PAUSE_US + PATIENCE_US
+    assert pace.pause_us == PAUSE_US, "it writes before readers would take it for silent"
     pace.note_busy(4 * PAUSE_US)
     assert pace.pause_us == 0, "who waits for its boundary does not wait for the pause"
-    assert pace.say(5 * PAUSE_US, PAUSE_US) == 0
-    assert pace.say(8 * PAUSE_US, 0) == 0, "X leaves no time for a pause"
+    assert pace.say(5 * PAUSE_US, PAUSE_US, PATIENCE_US) == 0
+    assert pace.say(8 * PAUSE_US, 0, PATIENCE_US) == 0, "X leaves no time for a pause"

@@ -198,7 +198,7 @@ def test_with_rows_it_has_a_thread_of_its_own_until_it_is_calm_again(one: Alone)
     assert one.instance.thread == OWN
     one.instance.act = lambda: setattr(one.instance, "calm", True)
     one.give(QUIET)
-    assert wait(lambda: one.host._is_shared)
+    assert wait(lambda: one.host.is_shared)
     one.give(QUIET)
     assert one.instance.thread == "calm-hosts"
 
@@ -219,7 +219,7 @@ def test_one_that_takes_long_though_it_is_calm_has_its_own_thread_for_a_while(
 ) -> None:
     monkeypatch.setattr(host_module, "LONG_TURN_S", -1.0)
     one.give(QUIET)
-    assert wait(lambda: not one.host._is_shared)
+    assert wait(lambda: not one.host.is_shared)
     monkeypatch.undo()
     one.give(QUIET)
     one.give(QUIET)

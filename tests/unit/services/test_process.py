@@ -18,7 +18,7 @@ from kafka.errors import TopicAuthorizationFailedError
 from kafka.future import Future
 
 from services.hosting import process
-from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, ExitRequest, Resources, StatusPublisher, StopSignal
+from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, ExitRequest, Resources, StatusDesk, StatusPublisher, StopSignal
 from services.kafka.clusters import Cluster
 from services.kafka.timekeeper import Timekeeper
 from services.kafka.topics import STATUS
@@ -74,6 +74,20 @@ def test_a_status_that_cannot_be_made_once_is_not_the_last() -> None:
     with closing(StatusPublisher(cast(Cluster, kafka), "node.q.r0", make_status)) as publisher:
         publisher.now()
         assert kafka.said.get(timeout=10)["query"] == "q"
+
+
+def test_a_calm_role_says_less_often_how_it_is_but_at_once_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "STATUS_INTERVAL_S", 0.05)
+    kafka = Kafka()
+    desk = StatusDesk(cast(Cluster, kafka))
+    with closing(desk):
+        calm = StatusPublisher(cast(Cluster, kafka), "node.q.r0", lambda: {"ready": True}, desk, lambda: True)
+        StatusPublisher(cast(Cluster, kafka), "node.p.r0", lambda: {"ready": True}, desk)
+        said = [kafka.said.get(timeout=10)["query"] for _ in range(100)]
+        assert 0.3 < said.count("q") / said.count("p") < 0.7
+        monkeypatch.setattr(process, "CALM_INTERVALS", 1_000_000)
+        calm.now()
+        assert "q" in [kafka.said.get(timeout=10)["query"] for _ in range(10)]
 
 
 def test_a_status_is_of_the_walls_time_though_that_was_set_since_the_process_began(monkeypatch: pytest.MonkeyPatch) -> None:
