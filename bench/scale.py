@@ -28,7 +28,7 @@ HOSTING = ("source", "node", "egress")
 
 
 @dataclass(frozen=True)
-class _Taken:
+class Taken:
     """What all processes of some kind take together."""
 
     cores: float
@@ -45,7 +45,7 @@ def main() -> dict[str, Any]:
 def _figures(title: str, workers: int, queries: int) -> Iterator[Figure]:
     with (
         tempfile.TemporaryDirectory(prefix="boreal-bench-") as folder,
-        departures_stack(_Stack, Path(folder), workers) as (stack, _),
+        departures_stack(ScaleStack, Path(folder), workers) as (stack, _),
     ):
         stack.apply("q0", {})
         one = stack.taken()
@@ -65,8 +65,10 @@ def _figures(title: str, workers: int, queries: int) -> Iterator[Figure]:
         yield Figure(f"{title}, query {queries}: apply until live", seconds[-1], "s")
 
 
-class _Stack(DeparturesStack):
-    def taken(self) -> dict[str, _Taken]:
+class ScaleStack(DeparturesStack):
+    """Says what its processes take."""
+
+    def taken(self) -> dict[str, Taken]:
         """What runs takes, by kind: the roles of queries together, and each process of the stack."""
         time.sleep(SETTLE_S)
         state = self.state
@@ -81,6 +83,6 @@ class _Stack(DeparturesStack):
             taken = cores, process.memory_info().rss / 1e6, process.num_threads()
             found.setdefault("roles" if kind in HOSTING else kind, []).append(taken)
         return {
-            kind: _Taken(sum(c for c, _, _ in of), sum(m for _, m, _ in of), len(of), sum(t for _, _, t in of))
+            kind: Taken(sum(c for c, _, _ in of), sum(m for _, m, _ in of), len(of), sum(t for _, _, t in of))
             for kind, of in sorted(found.items())
         }

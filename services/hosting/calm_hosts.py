@@ -21,6 +21,7 @@ from typing import Protocol
 from services.hosting.process import now_us
 
 _LEAVE_WITHIN_S = 2.0
+_NEVER = 1 << 62
 
 
 class CalmHost(Protocol):
@@ -37,7 +38,7 @@ class CalmHost(Protocol):
 
 
 class CalmHosts:
-    """See the module's header. All methods may be called from any thread."""
+    """See the module's header. All methods may be called from any thread. Times are of `now_us`."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -46,31 +47,30 @@ class CalmHosts:
         self._dues: list[tuple[int, int, CalmHost]] = []
         """The same as a heap, with entries that no longer hold. The number in between is never the same."""
         self._numbers = count()
-        self._woken: dict[CalmHost, None] = {}
         self._running: CalmHost | None = None
+        self._waits_until = _NEVER
+        """Until when the thread waits."""
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
     def join(self, host: CalmHost) -> None:
         """Give a host turns, the first one at once; returns at once."""
         with self._changed:
-            self._set_due(host, now_us())
-            self._changed.notify_all()
+            self._set_due(host, 0)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="calm-hosts", daemon=True)
                 self._thread.start()
 
-    def wake(self, host: CalmHost) -> None:
-        """Something has come for a host: if it is a member, its turn is due."""
+    def wake(self, host: CalmHost, by: int) -> None:
+        """Something has come for a host: if it is a member, its turn is due by then."""
         with self._changed:
-            if host in self._due:
-                self._woken[host] = None
-                self._changed.notify_all()
+            if by < self._due.get(host, 0):
+                self._set_due(host, by)
 
     def leave(self, host: CalmHost) -> None:
         """Give a host no more turns; returns when it has none, or within two seconds."""
         with self._changed:
-            self._forget(host)
+            self._due.pop(host, None)
             if threading.current_thread() is not self._thread:
                 self._changed.wait_for(lambda: self._running is not host, _LEAVE_WITHIN_S)
 
@@ -90,9 +90,9 @@ class CalmHosts:
                 if host not in self._due:
                     continue
                 if due is not None:
-                    self._set_due(host, due)
+                    self._set_due(host, min(due, self._due[host]))
                 else:
-                    self._forget(host)
+                    del self._due[host]
             if due is None:
                 host.run_alone()
 
@@ -100,33 +100,26 @@ class CalmHosts:
         """Wait for the next host whose turn it is; None once this is closed."""
         with self._changed:
             while not self._is_closed:
-                now = now_us()
-                first_due = self._first_due()
-                if first_due is not None and first_due <= now:
-                    self._running = self._dues[0][-1]
-                elif self._woken:
-                    self._running = next(iter(self._woken))
-                else:
-                    self._changed.wait(None if first_due is None else (first_due - now) / 1e6)
-                    continue
-                self._woken.pop(self._running, None)
-                return self._running
+                now, self._waits_until = now_us(), self._first_due()
+                if self._waits_until <= now:
+                    self._running = host = self._dues[0][-1]
+                    self._due[host] = _NEVER  # until it says when, or is woken
+                    return host
+                self._changed.wait(None if self._waits_until == _NEVER else (self._waits_until - now) / 1e6)
             return None
 
-    def _first_due(self) -> int | None:
-        """When the first turn is due; None if there are no members. The first entry of the heap is valid then."""
+    def _first_due(self) -> int:
+        """When the first turn is due. Then the first entry of the heap is valid."""
         while self._dues:
             due, _, host = self._dues[0]
             if self._due.get(host) == due:
                 return due
             heapq.heappop(self._dues)
-        return None
+        return _NEVER
 
     def _set_due(self, host: CalmHost, due: int) -> None:
         if self._due.get(host) != due:
             self._due[host] = due
             heapq.heappush(self._dues, (due, next(self._numbers), host))
-
-    def _forget(self, host: CalmHost) -> None:
-        self._due.pop(host, None)
-        self._woken.pop(host, None)
+            if due < self._waits_until:
+                self._changed.notify_all()

@@ -77,6 +77,9 @@ COPY_LOOK_S = 0.1
 LONG_TURN_S = 0.02
 ALONE_US = 60_000_000
 """An instance that has taken so much processor time at once, though it is calm, does not share a thread for so long."""
+GATHER_US = 30_000
+"""How long a boundary or a message may wait for others in a calm instance: longer than the reader of calm logs waits between
+two fetches, so that what the sources write at one moment comes in one turn."""
 TURN_EVENTS = 16
 """How many events a calm instance handles before the next one has its turn."""
 
@@ -242,9 +245,10 @@ class InstanceHost:
     def deliver(self, event: InboxItem) -> None:
         """Queue an event. May be called from any thread."""
         if not isinstance(event, Tail | Received) or self.inbox.qsize() < WAITING_EVENTS:
-            self.inbox.put((now_us(), event))
+            came_at = now_us()
+            self.inbox.put((came_at, event))
             if self.is_shared and self.calm is not None:
-                self.calm.wake(self)
+                self.calm.wake(self, came_at + GATHER_US if _is_small(event) else came_at)
 
     def close(self) -> None:
         """Stop the threads after the work that they have begun; waits up to 2 s for each."""

@@ -60,10 +60,10 @@ def test_one_has_a_turn_when_it_joins_when_it_is_woken_and_when_it_is_due(calm: 
     for each in (one, other):
         calm.join(each)
     assert wait(lambda: (one.turns, other.turns) == (1, 1))
-    calm.wake(one)
+    calm.wake(one, now_us())
     assert wait(lambda: one.turns == 2)
     one.due = 1_000
-    calm.wake(one)
+    calm.wake(one, now_us())
     assert wait(lambda: one.turns > 10)
     assert other.turns == 1
 
@@ -73,7 +73,7 @@ def test_one_that_asks_for_it_runs_alone_and_may_join_again(calm: CalmHosts) -> 
     one.due = None
     calm.join(one)
     assert wait(lambda: one.is_alone)
-    calm.wake(one)
+    calm.wake(one, now_us())
     one.due = FAR_US
     calm.join(one)
     assert wait(lambda: one.turns == 2)
@@ -86,7 +86,7 @@ def test_one_that_leaves_has_no_turn_any_more(calm: CalmHosts) -> None:
     assert wait(lambda: one.turns > 3)
     calm.leave(one)
     turns = one.turns
-    calm.wake(one)
+    calm.wake(one, now_us())
     other = Turns()
     calm.join(other)
     assert wait(lambda: other.turns == 1)

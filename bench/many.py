@@ -1,0 +1,125 @@
+"""`boreal bench many`: many calm queries on a local stack of this machine, and one busy query among them.
+
+The departures query of `bench.idle` under many names, on the same topics, in two workers. No row ever comes to it. One more
+query has a topic of its own, with 1,000 rows a second, and X = 1 s.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import numpy as np
+import yaml
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.admin import NewTopic
+
+from bench.departures_stack import departures_stack
+from bench.figures import Figure, as_report
+from bench.scale import WORKERS, ScaleStack
+
+QUERIES = 100
+BUSY_ROWS_PER_S = 1_000
+BUSY_S = 30
+ALL_READY_WITHIN_S = 120
+BUSY = {
+    "name": "busy",
+    "streams": {"rows": {"topic": "in.busy", "time": "at", "time_unit": "us", "schema": {"k": "int"}}},
+    "operators": {"some": {"filter": "rows", "where": "k >= 0"}},
+    "output": "some",
+    "delay_threshold": "1s",
+    "replicas": 2,
+    "engine": "native",
+}
+
+
+def main(queries: int = QUERIES) -> dict[str, Any]:
+    """Measure it; ten minutes."""
+    with (
+        tempfile.TemporaryDirectory(prefix="boreal-bench-") as folder,
+        departures_stack(ScaleStack, Path(folder), WORKERS) as (stack, bootstrap),
+    ):
+        return as_report("many", list(_figures(stack, bootstrap, queries)))
+
+
+def _figures(stack: ScaleStack, bootstrap: str, queries: int) -> Iterator[Figure]:
+    took_s = [stack.apply(f"q{number}", {}) for number in range(queries)]
+    yield Figure(f"query {queries}: apply until live", took_s[-1], "s", 5, lower_is_better=True)
+    yield Figure(f"{queries} queries: ready", _await_ready(stack, queries), "queries", queries)
+    taken = stack.taken()
+    for kind, of in taken.items():
+        yield Figure(f"{queries} queries: {kind}", of.cores, "cores")
+    yield Figure(f"{queries} queries: all", sum(of.cores for of in taken.values()), "cores", 1, lower_is_better=True)
+    megabytes = sum(of.megabytes for of in taken.values())
+    yield Figure(f"{queries} queries: memory of all", megabytes, "MB", 4_000, lower_is_better=True)
+    yield Figure(f"{queries} queries: threads of roles", taken["roles"].threads, "threads")
+    with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
+        admin.create_topics([NewTopic("in.busy", num_partitions=1, replication_factor=1)])
+    (stack.data.parent / "busy.yaml").write_text(yaml.safe_dump(BUSY))
+    stack.run("query", "apply", str(stack.data.parent / "busy.yaml"))
+    yield from _busy(stack, bootstrap, queries)
+
+
+def _await_ready(stack: ScaleStack, queries: int) -> int:
+    """How many queries are ready, once all are, or after some time."""
+    deadline = time.monotonic() + ALL_READY_WITHIN_S
+    while (ready := sum(query["ready"] for query in stack.state["queries"].values())) < queries:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(1)
+    return ready
+
+
+def _busy(stack: ScaleStack, bootstrap: str, queries: int) -> Iterator[Figure]:
+    place = TopicPartition("busy.out", 0)
+    with closing(KafkaConsumer(bootstrap_servers=bootstrap)) as consumer:
+        consumer.assign([place])
+        consumer.seek_to_end()
+        consumer.position(place)
+        with _rows(bootstrap):
+            time.sleep(BUSY_S)
+        time.sleep(2)
+        end = consumer.end_offsets([place])[place]
+        given: list[dict[str, Any]] = []
+        while consumer.position(place) < end:
+            given += [json.loads(record.value) for records in consumer.poll(1_000).values() for record in records]
+    rows = [record for record in given if record["type"] in ("stable", "tentative")]
+    delays = [record["emitted_ms"] - record["ingest_ms"] for record in rows]
+    title = f"a busy query beside {queries}"
+    yield Figure(f"{title}: rows", sum(record["type"] == "stable" for record in rows) / BUSY_S, "rows/s")
+    yield Figure(f"{title}: tentative rows", sum(record["type"] == "tentative" for record in rows), "rows")
+    yield Figure(f"{title}: ingest to q.out, p50", float(np.percentile(delays, 50)), "ms")
+    yield Figure(f"{title}: ingest to q.out, p99", float(np.percentile(delays, 99)), "ms", 150, lower_is_better=True)
+    yield Figure(f"{title}: ingest to q.out, longest", max(delays), "ms", 1_000, lower_is_better=True)
+
+
+@contextmanager
+def _rows(bootstrap: str) -> Iterator[None]:
+    """While it holds, rows go to the busy query's topic."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "log_level": 0, "linger.ms": 1})
+    ended = threading.Event()
+
+    def feed() -> None:
+        began, sent = time.monotonic(), 0
+        while not ended.wait(0.01):
+            due = int((time.monotonic() - began) * BUSY_ROWS_PER_S)
+            for number in range(sent, due):
+                producer.produce("in.busy", b'{"at": %d, "k": %d}' % (time.time_ns() // 1_000, number), partition=0)
+            producer.poll(0)
+            sent = due
+        producer.flush()
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        feeder.join()
