@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import json
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
 import numpy as np
 import yaml
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
-from kafka.admin import NewTopic
+from kafka import KafkaConsumer, TopicPartition
 
+from bench.busy_queries import busy_query, feeding, make_topics
 from bench.departures_stack import departures_stack
 from bench.figures import Figure, as_report
 from bench.scale import WORKERS, ScaleStack
@@ -29,15 +27,6 @@ QUERIES = 100
 BUSY_ROWS_PER_S = 1_000
 BUSY_S = 30
 ALL_READY_WITHIN_S = 120
-BUSY = {
-    "name": "busy",
-    "streams": {"rows": {"topic": "in.busy", "time": "at", "time_unit": "us", "schema": {"k": "int"}}},
-    "operators": {"some": {"filter": "rows", "where": "k >= 0"}},
-    "output": "some",
-    "delay_threshold": "1s",
-    "replicas": 2,
-    "engine": "native",
-}
 
 
 def main(queries: int = QUERIES) -> dict[str, Any]:
@@ -60,9 +49,8 @@ def _figures(stack: ScaleStack, bootstrap: str, queries: int) -> Iterator[Figure
     megabytes = sum(of.megabytes for of in taken.values())
     yield Figure(f"{queries} queries: memory of all", megabytes, "MB", 4_000, lower_is_better=True)
     yield Figure(f"{queries} queries: threads of roles", taken["roles"].threads, "threads")
-    with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
-        admin.create_topics([NewTopic("in.busy", num_partitions=1, replication_factor=1)])
-    (stack.data.parent / "busy.yaml").write_text(yaml.safe_dump(BUSY))
+    make_topics(bootstrap, ["busy"])
+    (stack.data.parent / "busy.yaml").write_text(yaml.safe_dump(busy_query("busy")))
     stack.run("query", "apply", str(stack.data.parent / "busy.yaml"))
     yield from _busy(stack, bootstrap, queries)
 
@@ -83,7 +71,7 @@ def _busy(stack: ScaleStack, bootstrap: str, queries: int) -> Iterator[Figure]:
         consumer.assign([place])
         consumer.seek_to_end()
         consumer.position(place)
-        with _rows(bootstrap):
+        with feeding(bootstrap, ["busy"], BUSY_ROWS_PER_S):
             time.sleep(BUSY_S)
         time.sleep(2)
         end = consumer.end_offsets([place])[place]
@@ -98,28 +86,3 @@ def _busy(stack: ScaleStack, bootstrap: str, queries: int) -> Iterator[Figure]:
     yield Figure(f"{title}: ingest to q.out, p50", float(np.percentile(delays, 50)), "ms")
     yield Figure(f"{title}: ingest to q.out, p99", float(np.percentile(delays, 99)), "ms", 150, lower_is_better=True)
     yield Figure(f"{title}: ingest to q.out, longest", max(delays), "ms", 1_000, lower_is_better=True)
-
-
-@contextmanager
-def _rows(bootstrap: str) -> Iterator[None]:
-    """While it holds, rows go to the busy query's topic."""
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "log_level": 0, "linger.ms": 1})
-    ended = threading.Event()
-
-    def feed() -> None:
-        began, sent = time.monotonic(), 0
-        while not ended.wait(0.01):
-            due = int((time.monotonic() - began) * BUSY_ROWS_PER_S)
-            for number in range(sent, due):
-                producer.produce("in.busy", b'{"at": %d, "k": %d}' % (time.time_ns() // 1_000, number), partition=0)
-            producer.poll(0)
-            sent = due
-        producer.flush()
-
-    feeder = threading.Thread(target=feed)
-    feeder.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        feeder.join()

@@ -258,10 +258,10 @@ class Instance:
             inputs=tuple([link.status() for link in self.links]),
         )
 
-    def is_calm(self, now: int) -> bool:
-        """Whether it has little to do: it has had no rows for a while, is well, and says so (R24); and its operators run
-        here."""
-        return self._pause_us(now) > 0 and self.engine.host is not None
+    def is_light(self, now: int) -> bool:
+        """Whether it has no rows to process, in whatever state it is, and had none for a while where X leaves the time for a
+        pause (R24); and its operators run here. Each call of `handle` is a matter of a moment then."""
+        return self._is_at_rest(now) and self.engine.host is not None
 
     def can_correct(self, now: int) -> bool:
         """Whether all tentative output can be corrected now, whether or not this instance has the permission (R16, R22)."""
@@ -558,13 +558,17 @@ class Instance:
         The pause ends a moment after the sources write their next boundaries (`tick_after`), since these make it write one
         anyway. So what many calm instances write comes at one time.
         """
-        pause_us, usual_us = self.plan.calm_pause_us, self.plan.sign_of_life_us
-        if not pause_us or not self.is_read_alone or now - self.rows_at < CALM_AFTER_PAUSES * pause_us:
+        if not self.is_read_alone or not self._is_at_rest(now) or self.state is not State.STABLE or self.is_away:
             return 0
-        is_clean = self.sunion.live is None and not self.sunion.redoing and not self.soutput.is_provisional
-        if not is_clean or self.state is not State.STABLE or self.is_away:
-            return 0
+        usual_us = self.plan.sign_of_life_us
         return tick_after(now + usual_us, self.plan.calm_interval_us) - usual_us // 2 - now
+
+    def _is_at_rest(self, now: int) -> bool:
+        """Whether it has had no rows for a while, has nothing to correct, and X leaves the time for a pause."""
+        pause_us = self.plan.calm_pause_us
+        if not pause_us or now - self.rows_at < CALM_AFTER_PAUSES * pause_us:
+            return False
+        return self.sunion.live is None and not self.sunion.redoing and not self.soutput.is_provisional
 
     def _patience_us(self, pause_us: int) -> int:
         """How much longer than usual this instance may be silent, as readers are told: for one interval more than it means to

@@ -1,14 +1,15 @@
-"""One thread that runs all calm instances of a process (R24).
+"""One thread that runs all instances of a process that have no rows to process (R24).
 
-A thread for each of them would cost little while they wait. But calm instances have work at the same moments, when their
-sources write, and Python runs one thread at a time: the others wake up again and again to look whether it is their turn.
+A thread for each of them would cost little while they wait. But such instances have work at the same moments, when their
+sources write, and Python runs one thread at a time: the others wake up again and again to look whether it is their turn. Most
+of all where they are all late, for each is calm no more then, and has more to say.
 
-An instance joins when it is calm. As soon as what it has to do may take long, or may have to wait for Kafka, it runs in a
-thread of its own again, so that it holds up no other.
+An instance joins when it has had no rows for a while. As soon as what it has to do may take long, or may have to wait for
+Kafka, it runs in a thread of its own again, so that it holds up no other.
 
-    runs alone ──calm, with nothing to wait for──> takes turns with the others
-         ^                                                  │
-         └── rows, another state, a long turn, or a wait ───┘
+    runs alone ──no rows, and nothing to wait for──> takes turns with the others
+         ^                                                      │
+         └───────── rows, a long turn, or a wait ───────────────┘
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ class InstanceHost:
     readers: LogReaders = field(init=False)
     """Its inputs."""
     is_shared: bool = field(init=False, default=False)
-    """Whether it shares a thread, because it is calm."""
+    """Whether it shares a thread, because it has little to do."""
     _pending: deque[_PendingAction] = field(init=False, default_factory=deque)
     _first: InboxEntry | None = field(init=False, default=None)
     _items: list[ControlItem] = field(init=False, default_factory=list)
@@ -224,17 +224,17 @@ class InstanceHost:
     _is_checkpoint_pending: bool = field(init=False, default=False)
     _uploads: queue.SimpleQueue[StoreCheckpoint | None] = field(init=False, default_factory=lambda: queue.SimpleQueue())
     _stopping: threading.Event = field(init=False, default_factory=lambda: threading.Event())
+    _name: str = field(init=False)
     _thread: threading.Thread | None = field(init=False, default=None)
     _uploader: threading.Thread | None = field(init=False, default=None)
     _alone_until_us: int = field(init=False, default=0)
 
+    def __post_init__(self) -> None:
+        self._name = f"{self.instance.plan.query}.{self.me}"
+
     @property
     def me(self) -> InstanceId:
         return self.instance.me
-
-    @property
-    def _name(self) -> str:
-        return f"{self.instance.plan.query}.{self.me}"
 
     def start(self) -> None:
         self.run_alone()
@@ -283,6 +283,7 @@ class InstanceHost:
 
     def take_turn(self) -> int | None:
         """As one of the calm hosts: handle a few events, if that can neither take long nor wait."""
+        threading.current_thread().name = self._name  # log lines name it
         began = time.thread_time()
         due = self._guard(self._take_turn)
         if time.thread_time() - began > LONG_TURN_S:
@@ -308,7 +309,7 @@ class InstanceHost:
     def _may_share(self) -> bool:
         """Whether its work can be done in the thread of the calm hosts."""
         now = now_us()
-        return self.instance.is_calm(now) and now >= self._alone_until_us and not self.outlet.may_wait
+        return self.instance.is_light(now) and now >= self._alone_until_us and not self.outlet.may_wait
 
     def _guard(self, work: Callable[[], int | None]) -> int | None:
         """What the work returns; None if it fails, which ends this instance."""

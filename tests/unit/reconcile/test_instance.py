@@ -187,6 +187,31 @@ def test_a_calm_one_says_at_once_what_it_lacks_and_is_heard_as_usual_then() -> N
     assert max(later - at for (at, _), (later, _) in pairwise(told)) <= one.plan.sign_of_life_us
 
 
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_calm_one_may_be_late_by_as_much_as_its_readers_were_told(rows: bool) -> None:
+    """On a machine that is busy for a moment, all calm instances would be away, tell their peers, be calm no more, and keep it
+    busy."""
+    one = InstanceDriver(calm_plan())
+    flow(one, 0, 3 * S) if rows else idle(one, 0, 3 * S)
+    for name in "ab":
+        one.deliver(LogId(name, "", 0), replace(one.boundary(3 * S), pause=CALM_PAUSE + CALM_INTERVAL))
+    one.now = one.instance.next_deadline() + 500 * MS
+    one.give(Tick())
+    assert one.state is (State.RECOVERING if rows else State.STABLE)
+
+
+def test_what_a_calm_stream_has_said_is_longer_than_it_means_to_be_silent() -> None:
+    """So one boundary that comes late is no failure."""
+    one = InstanceDriver(calm_plan())
+    idle(one, 0, 3 * S)
+    for name in "ab":
+        one.deliver(LogId(name, "", 0), replace(one.boundary(3 * S), pause=CALM_PAUSE + CALM_INTERVAL))
+    one.until(one.now + 2 * CALM_INTERVAL + one.plan.silence_us - 60 * MS)
+    assert one.state is State.STABLE
+    one.until(one.now + 200 * MS)
+    assert one.state is State.UP_FAILURE
+
+
 def test_a_stream_that_ends_in_calm_has_its_last_boundary() -> None:
     one = InstanceDriver(calm_plan())
     idle(one, 0, 3 * S)

@@ -113,12 +113,13 @@ class Scripted:
     def __init__(self) -> None:
         self.me = InstanceId("main", "r0", 0)
         self.plan = SimpleNamespace(query="q")
-        self.handled: list[tuple[Event, str]] = []
-        self.calm = True
+        self.handled: list[tuple[Event, threading.Thread]] = []
+        self.names: list[str] = []
+        self.light = True
         self.act: Callable[[], None] = lambda: None
 
-    def is_calm(self, now: int) -> bool:
-        return self.calm
+    def is_light(self, now: int) -> bool:
+        return self.light
 
     def is_starving(self, now: int) -> bool:
         return False
@@ -128,14 +129,11 @@ class Scripted:
 
     def handle(self, event: Event, now: int) -> list[Effect]:
         if not isinstance(event, Tick):
-            self.handled.append((event, threading.current_thread().name))
+            self.handled.append((event, threading.current_thread()))
+            self.names.append(threading.current_thread().name)
             self.act()
         return []
 
-    @property
-    def thread(self) -> str:
-        """The thread that handled the last event."""
-        return self.handled[-1][1] if self.handled else ""
 
 
 class FreeOutlet:
@@ -150,6 +148,7 @@ class Alone:
     """An instance with its host, which is calm and shares its thread by now."""
 
     def __init__(self, calm: CalmHosts) -> None:
+        self.calm = calm
         self.instance, self.outlet, self.codes = Scripted(), FreeOutlet(), list[int]()
         self.host = InstanceHost(
             cast(Instance, self.instance),
@@ -165,7 +164,12 @@ class Alone:
         self.host.start()
         self.give(BEAT)
         self.give(BEAT)
-        assert wait(lambda: self.instance.thread == "calm-hosts")
+        assert wait(lambda: self.was_shared)
+
+    @property
+    def was_shared(self) -> bool:
+        """Whether the last event was handled in the thread that calm instances share."""
+        return bool(self.instance.handled) and self.instance.handled[-1][1] is self.calm._thread
 
     def give(self, event: Any) -> None:
         """Deliver an event, and wait until it is handled."""
@@ -181,37 +185,40 @@ def one(calm: CalmHosts) -> Iterator[Alone]:
     one.host.close()
 
 
-OWN = "q.main.r0.0"
-
-
 @pytest.mark.parametrize("event", [QUIET, Tail(LOG, Boundary(ORIGIN, 0, 7, False, 0, 0)), BEAT])
 def test_a_calm_instance_handles_small_things_in_the_shared_thread(one: Alone, event: Event) -> None:
     one.give(event)
-    assert one.instance.thread == "calm-hosts"
+    assert one.was_shared
+
+
+def test_in_either_thread_log_lines_name_the_instance(one: Alone) -> None:
+    one.give(QUIET)
+    one.give(ROWS)
+    assert set(one.instance.names) == {"q.main.r0.0"}
 
 
 def test_with_rows_it_has_a_thread_of_its_own_until_it_is_calm_again(one: Alone) -> None:
-    one.instance.act = lambda: setattr(one.instance, "calm", False)
+    one.instance.act = lambda: setattr(one.instance, "light", False)
     one.give(ROWS)
-    assert one.instance.thread == OWN
+    assert not one.was_shared
     one.give(QUIET)
-    assert one.instance.thread == OWN
-    one.instance.act = lambda: setattr(one.instance, "calm", True)
+    assert not one.was_shared
+    one.instance.act = lambda: setattr(one.instance, "light", True)
     one.give(QUIET)
     assert wait(lambda: one.host.is_shared)
     one.give(QUIET)
-    assert one.instance.thread == "calm-hosts"
+    assert one.was_shared
 
 
 def test_what_may_ask_kafka_and_what_changes_the_plan_is_not_done_in_the_shared_thread(one: Alone) -> None:
     one.give(Threshold(1, 1, 1, 1, 0))
-    assert one.instance.thread == OWN
+    assert not one.was_shared
 
 
 def test_it_has_its_own_thread_while_its_outlet_may_wait(one: Alone) -> None:
     one.outlet.may_wait = True
     one.give(QUIET)
-    assert one.instance.thread == OWN
+    assert not one.was_shared
 
 
 def test_one_that_takes_long_though_it_is_calm_has_its_own_thread_for_a_while(
@@ -223,7 +230,7 @@ def test_one_that_takes_long_though_it_is_calm_has_its_own_thread_for_a_while(
     monkeypatch.undo()
     one.give(QUIET)
     one.give(QUIET)
-    assert one.instance.thread == OWN
+    assert not one.was_shared
 
 
 def test_one_that_fails_ends_alone(one: Alone, calm: CalmHosts) -> None:
@@ -235,7 +242,7 @@ def test_one_that_fails_ends_alone(one: Alone, calm: CalmHosts) -> None:
     one.give(QUIET)
     assert wait(lambda: one.codes == [1])
     other.give(QUIET)
-    assert (other.instance.thread, other.codes) == ("calm-hosts", [])
+    assert (other.was_shared, other.codes) == (True, [])
     other.host.close()
 
 
