@@ -230,7 +230,7 @@ class _SpareConsumers:
         self._cluster = cluster
         self._ready: list[KafkaConsumer] = []
         self._lock = threading.Lock()
-        self._is_closed = False
+        self._is_closed = self._is_filling = False
         self._make_ready()
 
     def take(self) -> KafkaConsumer:
@@ -253,19 +253,26 @@ class _SpareConsumers:
         return make_log_consumer(self._cluster, fetch_max_wait_ms=FETCH_WAIT_MS)
 
     def _make_ready(self) -> None:
+        """Create one, unless one is ready or is being created."""
+        with self._lock:
+            if self._ready or self._is_filling:
+                return
+            self._is_filling = True
         threading.Thread(target=self._fill, name=f"spare-{self._cluster.site}", daemon=True).start()
 
     def _fill(self) -> None:
+        consumer: KafkaConsumer | None = None
         try:
             consumer = self._make()
         except (KafkaError, OSError) as error:
             _logger.debug("no spare consumer can be created: %r", error)
-            return
         with self._lock:
-            if not self._is_closed and not self._ready:
+            self._is_filling = False
+            if consumer is not None and not self._is_closed:
                 self._ready.append(consumer)
                 return
-        consumer.close(autocommit=False)
+        if consumer is not None:
+            consumer.close(autocommit=False)
 
 
 class _Worker:
