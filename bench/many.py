@@ -25,7 +25,7 @@ from bench.scale import WORKERS, ScaleStack
 
 QUERIES = 100
 BUSY_ROWS_PER_S = 1_000
-BUSY_S = 30
+WARM_UP_S, BUSY_S = 10, 30
 ALL_READY_WITHIN_S = 120
 
 
@@ -69,9 +69,10 @@ def _busy(stack: ScaleStack, bootstrap: str, queries: int) -> Iterator[Figure]:
     place = TopicPartition("busy.out", 0)
     with closing(KafkaConsumer(bootstrap_servers=bootstrap)) as consumer:
         consumer.assign([place])
-        consumer.seek_to_end()
-        consumer.position(place)
         with feeding(bootstrap, ["busy"], BUSY_ROWS_PER_S):
+            time.sleep(WARM_UP_S)
+            consumer.seek_to_end()
+            consumer.position(place)
             time.sleep(BUSY_S)
         time.sleep(2)
         end = consumer.end_offsets([place])[place]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import heapq
 import threading
+import time
 from itertools import count
 from typing import Protocol
 
@@ -23,6 +24,9 @@ from services.hosting.process import now_us
 
 _LEAVE_WITHIN_S = 2.0
 _NEVER = 1 << 62
+_TURNS, _REST_S = 4, 0.002
+"""After so many turns the thread rests for so long."""
+_LATE_US = 100_000
 
 
 class CalmHost(Protocol):
@@ -83,7 +87,9 @@ class CalmHosts:
     # The thread
 
     def _run(self) -> None:
-        while (host := self._next()) is not None:
+        for turns in count(1):
+            if (host := self._next()) is None:
+                return
             due = host.take_turn()
             with self._changed:
                 self._running = None
@@ -96,6 +102,15 @@ class CalmHosts:
                     del self._due[host]
             if due is None:
                 host.run_alone()
+            if turns % _TURNS == 0:
+                self._rest()
+
+    def _rest(self) -> None:
+        """Leave the interpreter to others for a moment: all members have their turns at the same time. Not if turns are late."""
+        with self._changed:
+            is_late = self._first_due() < now_us() - _LATE_US
+        if not is_late:
+            time.sleep(_REST_S)
 
     def _next(self) -> CalmHost | None:
         """Wait for the next host whose turn it is; None once this is closed."""

@@ -44,6 +44,9 @@ BATCH_BYTES = 256 << 10
 GATHER_S = 0.025
 """How long a boundary of a calm log may wait for those of other logs. No reader waits for it, and a request costs nearly as
 much for one log as for many."""
+REQUEST_LOGS, BETWEEN_REQUESTS_S = 32, 0.005
+"""A request has boundaries of so many calm logs, and the next one follows so much later: what busy logs append waits for the
+request before it."""
 CLOSE_MS = 500
 """How long closing a consumer may take, in milliseconds."""
 HISTORY_LOOK_S = 10.0
@@ -240,8 +243,10 @@ class CalmLogs:
 
     def _run(self) -> None:
         while logs := self._gather():
-            for log in logs:
-                log.send_gathered()
+            for first in range(0, len(logs), REQUEST_LOGS):
+                for log in logs[first : first + REQUEST_LOGS]:
+                    log.send_gathered()
+                time.sleep(BETWEEN_REQUESTS_S)
 
     def _gather(self) -> list[KafkaLog]:
         """The logs to send now; none once this is closed."""
