@@ -106,7 +106,8 @@ class CalmHosts:
                 self._rest()
 
     def _rest(self) -> None:
-        """Leave the interpreter to others for a moment: all members have their turns at the same time. Not if turns are late."""
+        """Leave the interpreter to others for a moment, since all members have their turns at one time. Not if turns are
+        late."""
         with self._changed:
             is_late = self._first_due() < now_us() - _LATE_US
         if not is_late:

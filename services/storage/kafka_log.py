@@ -122,6 +122,16 @@ class SiteClients:
 
     @cached_property
     def producer(self) -> KafkaProducer:
+        """Writes logs with rows."""
+        return self._make_producer()
+
+    @cached_property
+    def calm_producer(self) -> KafkaProducer:
+        """Writes logs without rows. kafka-python looks at each partition that it has ever written, for every request, and Kafka
+        handles the requests of a client one after the other: so calm logs cost those with rows nothing."""
+        return self._make_producer()
+
+    def _make_producer(self) -> KafkaProducer:
         """Retries until it exists: appends wait for an unreachable cluster."""
         while True:
             with suppress(KafkaError, OSError):
@@ -140,7 +150,8 @@ class SiteClients:
     def refuse(self, refusal: AppendRefusedError) -> None:
         """An append to a log has failed: send nothing more to logs. Call this in the errback."""
         self.refusal = self.refusal or refusal
-        silence_producer(self.producer)
+        for producer in self._log_producers:
+            silence_producer(producer)
         if self._writes_rows_alike:
             self.row_refusal = self.row_refusal or refusal
 
@@ -152,6 +163,10 @@ class SiteClients:
             self.refusal = self.refusal or refusal
 
     @property
+    def _log_producers(self) -> list[KafkaProducer]:
+        return [self.__dict__[name] for name in ("producer", "calm_producer") if name in self.__dict__]
+
+    @property
     def _writes_rows_alike(self) -> bool:
         """Whether the producer of logs writes what clients read, too, or might: nothing was written yet."""
         return isinstance(self.__dict__.get("row_producer"), KafkaPythonRows | None)
@@ -160,8 +175,7 @@ class SiteClients:
         self.calm.close()
         with self._reading:
             self._close_consumer()
-        for name in ("producer", "row_producer"):
-            producer = self.__dict__.get(name)
+        for producer in (*self._log_producers, self.__dict__.get("row_producer")):
             if producer is not None and not isinstance(producer, KafkaPythonRows):  # which is the first one
                 close_producer(producer, 2)
         if "admin" in self.__dict__:
@@ -305,6 +319,7 @@ class KafkaLog:
         self._flow = threading.Condition()
         self._unacknowledged = self._unacknowledged_bytes = 0
         self._unsent: list[_Unsent] = []
+        self._has_rows = False
         self._is_fenced = False
         self._window_frames = window_frames
         self._read_window: _Window | None = None
@@ -402,6 +417,7 @@ class KafkaLog:
             for frame in frames:
                 facts = _facts_after(*facts, frame)
                 records.append((frame, *encode_record(frame, *facts)))
+            self._choose_producer(frames)
             # What waits already has waited long enough; and nothing overtakes it.
             may_wait = not self._unsent and all(isinstance(frame, Boundary) and frame.pause for frame in frames)
             for frame, value, headers in records:
@@ -419,10 +435,22 @@ class KafkaLog:
             return offset
 
     @property
+    def _producer(self) -> KafkaProducer:
+        return self._site.producer if self._has_rows else self._site.calm_producer
+
+    def _choose_producer(self, frames: Sequence[Frame]) -> None:
+        """The producer for the next frames: the other one only when Kafka has all that the present one was given, since nothing
+        keeps what two producers send in order."""
+        if self._unacknowledged == 0:
+            brings_rows = any(isinstance(frame, Data) for frame in frames)
+            is_calm = all(isinstance(frame, Boundary) and frame.pause for frame in frames)
+            self._has_rows = brings_rows or (self._has_rows and not is_calm)
+
+    @property
     def may_wait(self) -> bool:
         """Whether the next append may wait: for room, or until the producer knows the topic (again)."""
         has_room = self._unacknowledged_bytes < UNACKNOWLEDGED_BYTES // 2
-        return not has_room or not knows_topic(self._site.producer, self._partition.place.topic)
+        return not has_room or not knows_topic(self._producer, self._partition.place.topic)
 
     def send_gathered(self) -> None:
         """Send what has waited for what other logs append, if that is not to wait for Kafka: then the next append does it."""
@@ -440,7 +468,7 @@ class KafkaLog:
         unsent, self._unsent = self._unsent, []
         place = self._partition.place
         for record in unsent:
-            future = self._site.producer.send(place.topic, record.value, headers=record.headers, partition=place.partition)
+            future = self._producer.send(place.topic, record.value, headers=record.headers, partition=place.partition)
             # Add the callbacks last: if the acknowledgement is there already, it is counted at once.
             future.add_callback(self._acknowledge, record.offset, len(record.value) + RECORD_BYTES)
             future.add_errback(self._fail)

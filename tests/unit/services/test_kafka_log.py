@@ -8,6 +8,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from kafka import TopicPartition
 from kafka.errors import IllegalStateError, KafkaTimeoutError, OutOfOrderSequenceNumberError
@@ -15,7 +16,7 @@ from kafka.producer.future import FutureRecordMetadata
 from kafka.producer.record_accumulator import RecordAccumulator
 
 from boreal.model import codec
-from boreal.model.frames import Boundary, LogId, Origin
+from boreal.model.frames import Boundary, Data, LogId, Origin
 from services.kafka.clusters import Cluster
 from services.storage import kafka_log as kafka_module
 from services.storage.kafka_log import AppendRefusedError, CalmLogs, KafkaLog, SiteClients
@@ -111,8 +112,7 @@ class Sent(Kafka):
 
     def send(self, topic: str, value: bytes, headers: list[Any], partition: int) -> FutureRecordMetadata:
         frame = codec.decode(value)
-        assert isinstance(frame, Boundary)
-        self.sent.append((partition, frame.time))
+        self.sent.append((partition, frame.time if isinstance(frame, Boundary) else 0))
         return super().send(topic, value, headers, partition)
 
 
@@ -158,6 +158,40 @@ def test_a_log_whose_topic_is_gone_holds_up_no_other(calm: tuple[Sent, list[Kafk
     assert (kafka.sent, log.unacknowledged) == ([], 1)
     log.append_later(CALM)
     assert (kafka.sent, waiting) == ([(0, 7), (0, 7)], []), "the next one waits for the topic itself"
+
+
+def test_a_log_with_rows_has_another_producer_as_soon_as_kafka_has_what_the_first_one_was_given() -> None:
+    """Nothing keeps in order what two producers send."""
+    rows = Data(Origin("r0", 1), 0, 0, pa.record_batch({"time": [1]}), False, ((1, 1),), 1)
+    with_rows, calm = Sent(), Sent()
+    site = SiteClients(cast(Cluster, Kafka()))
+    site.producer, site.calm_producer = cast(Any, with_rows), cast(Any, calm)
+    log = KafkaLog(LogId("out", "r0", 0), "out", site)
+
+    def has_all() -> None:
+        """Kafka has confirmed all frames."""
+        for offset in range(log.end - log.unacknowledged, log.end):
+            log._acknowledge(offset, 0, SimpleNamespace(offset=offset))
+
+    log.append_later(BUSY)
+    log.append_later(rows)
+    assert (len(calm.sent), len(with_rows.sent)) == (2, 0)
+    has_all()
+    log.append_later(rows)
+    log.append_later(BUSY)
+    has_all()
+    log.append_later(BUSY)
+    assert (len(calm.sent), len(with_rows.sent)) == (2, 3), "it may have rows again soon"
+    log.append_later(CALM)
+    log.send_gathered()
+    assert (len(calm.sent), len(with_rows.sent)) == (2, 4)
+    has_all()
+    log.append_later(CALM)
+    log.send_gathered()
+    assert (len(calm.sent), len(with_rows.sent)) == (3, 4)
+    log._fail(OutOfOrderSequenceNumberError())
+    assert calm.is_silent and with_rows.is_silent
+    site.calm.close()
 
 
 def test_the_thread_of_calm_logs_sends_all_that_wait_and_ends_when_it_is_closed() -> None:
