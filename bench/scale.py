@@ -32,9 +32,13 @@ class Taken:
     """What all processes of some kind take together."""
 
     cores: float
+    """Processor time, in seconds per second."""
     megabytes: float
+    """Resident memory."""
     processes: int
+    """How many there are."""
     threads: int
+    """How many they have."""
 
 
 def main() -> dict[str, Any]:

@@ -380,7 +380,9 @@ class Instance:
             case Boundary():
                 if not candidate.is_behind:
                     link.compare_clocks(frame, now)
-                if frame.time > port.boundary and not candidate.is_behind and self.state is State.STABLE:
+                # What is calm waits on its way for what else is calm; rows do not.
+                is_measure = frame.time > port.boundary and not frame.pause and not candidate.is_behind
+                if is_measure and self.state is State.STABLE:
                     link.hop.note(max(now - frame.sent, 0))
                 port.take_boundary(frame, now)
             case Undo() | Start():

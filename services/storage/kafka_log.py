@@ -11,6 +11,7 @@ writer is fenced, and its process must end.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter, deque
@@ -41,9 +42,9 @@ UNACKNOWLEDGED_BYTES = 64 << 20
 """Size of unacknowledged frames above which `append_later` waits."""
 BATCH_BYTES = 256 << 10
 """The size of a request to Kafka: records that wait for an earlier request go together."""
-GATHER_S = 0.025
-"""How long a boundary of a calm log may wait for those of other logs. No reader waits for it, and a request costs nearly as
-much for one log as for many."""
+GATHER_S, SOURCE_GATHER_S = 0.1, 0.02
+"""How long a boundary of a calm instance, and of a calm source, may wait for those of other logs. No reader waits for it, and a
+request costs nearly as much for one log as for many. But a source takes no rows before Kafka has its boundary."""
 REQUEST_LOGS, BETWEEN_REQUESTS_S = 32, 0.005
 """A request has boundaries of so many calm logs, and the next one follows so much later: what busy logs append waits for the
 request before it."""
@@ -238,14 +239,19 @@ class CalmLogs:
         self._site = site
         self._changed = threading.Condition()
         self._waiting: list[KafkaLog] = []
+        self._due = math.inf
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
     def add(self, log: KafkaLog) -> None:
-        """Send what this log has appended, together with what others append within GATHER_S; returns at once."""
+        """Send what this log has appended, together with what others append meanwhile; returns at once."""
+        within_s = GATHER_S if log.id.replica else SOURCE_GATHER_S
         with self._changed:
             self._waiting.append(log)
-            self._changed.notify()
+            due = time.monotonic() + within_s
+            if due < self._due:
+                self._due = due
+                self._changed.notify()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=f"calm-logs-{self._site}", daemon=True)
                 self._thread.start()
@@ -265,9 +271,12 @@ class CalmLogs:
     def _gather(self) -> list[KafkaLog]:
         """The logs to send now; none once this is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._is_closed)
-            self._changed.wait_for(lambda: self._is_closed, GATHER_S)
-            waiting, self._waiting = self._waiting, []
+            while not self._is_closed:
+                wait_s = self._due - time.monotonic()
+                if wait_s <= 0:
+                    break
+                self._changed.wait(None if self._due == math.inf else wait_s)
+            waiting, self._waiting, self._due = self._waiting, [], math.inf
             return [] if self._is_closed else waiting
 
 
