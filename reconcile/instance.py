@@ -258,6 +258,11 @@ class Instance:
             inputs=tuple([link.status() for link in self.links]),
         )
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether its readers have been told that it may be silent for longer (R24). Other threads may ask this."""
+        return self.said_us > 0
+
     def is_light(self, now: int) -> bool:
         """Whether it has no rows to process, in whatever state it is, and had none for a while where X leaves the time for a
         pause (R24); and its operators run here. Each call of `handle` is a matter of a moment then."""

@@ -61,7 +61,7 @@ class Connections:
         self.controls = {site: ControlDesk(cluster) for site, cluster in self.clusters.items()}
         """Write and read the control topics of each site."""
         self.calm_hosts = CalmHosts()
-        """Runs the instances that are calm."""
+        """Runs the instances that have no rows."""
         self.logs = LogClients(self.clusters)
         """The clients that write and search logs."""
         self.registry = QueryRegistry(self.home)

@@ -1,5 +1,5 @@
 """Runs one instance: it takes events from readers and from the control topic, and performs the effects in order. It does so in
-a thread of its own, or, while it is calm, in one that it shares (services/hosting/calm_hosts.py).
+a thread of its own, or, while it has no rows, in one that it shares (services/hosting/calm_hosts.py).
 
 Acknowledgements and checkpoints depend on frames that the instance has appended. Appends are pipelined, so both wait until
 Kafka has those frames:
@@ -76,12 +76,12 @@ COPY_LOOK_S = 0.1
 
 LONG_TURN_S = 0.02
 ALONE_US = 60_000_000
-"""An instance that has taken so much processor time at once, though it is calm, does not share a thread for so long."""
+"""An instance that has taken so much processor time at once, though it has no rows, does not share a thread for so long."""
 GATHER_US = 30_000
 """How long a boundary or a message may wait for others in a calm instance: longer than the reader of calm logs waits between
 two fetches, so that what the sources write at one moment comes in one turn."""
 TURN_EVENTS = 16
-"""How many events a calm instance handles before the next one has its turn."""
+"""How many events an instance handles before the next one has its turn."""
 
 WAITING_EVENTS = 10_000
 """If more events wait, because Kafka takes no frames, heartbeats and messages are dropped: they are soon out of date."""
@@ -196,7 +196,7 @@ class InstanceHost:
     wake: Callable[[Sequence[str]], None] = lambda streams: None
     """Asks the sources of these streams for boundaries at the usual pace."""
     calm: CalmHosts | None = None
-    """Runs it while it is calm; None: it always has a thread of its own."""
+    """Runs it while it has no rows; None: it always has a thread of its own."""
     give_order: Callable[[Place, Order], None] = lambda place, order: None
     """Sends an order to the operator host in another process, if the instance has one."""
     on_change: Callable[[], None] = lambda: None
@@ -248,7 +248,8 @@ class InstanceHost:
             came_at = now_us()
             self.inbox.put((came_at, event))
             if self.is_shared and self.calm is not None:
-                self.calm.wake(self, came_at + GATHER_US if _is_small(event) else came_at)
+                may_wait = self.instance.is_calm and _is_small(event)
+                self.calm.wake(self, came_at + GATHER_US if may_wait else came_at)
 
     def close(self) -> None:
         """Stop the threads after the work that they have begun; waits up to 2 s for each."""
@@ -282,7 +283,7 @@ class InstanceHost:
                 return
 
     def take_turn(self) -> int | None:
-        """As one of the calm hosts: handle a few events, if that can neither take long nor wait."""
+        """In the shared thread: handle a few events, if that can neither take long nor wait."""
         threading.current_thread().name = self._name  # log lines name it
         began = time.thread_time()
         due = self._guard(self._take_turn)

@@ -116,6 +116,7 @@ class Scripted:
         self.handled: list[tuple[Event, threading.Thread]] = []
         self.names: list[str] = []
         self.light = True
+        self.is_calm = True
         self.act: Callable[[], None] = lambda: None
 
     def is_light(self, now: int) -> bool:
