@@ -5,38 +5,26 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import confluent_kafka
-from kafka import KafkaAdminClient
-from kafka.admin import NewTopic
 
 _FEED_S = 0.01
 
 
 def busy_query(name: str) -> dict[str, Any]:
-    """A filter that all rows pass, with X = 1 s and two replicas."""
+    """A filter that all rows of the topic `in.NAME` pass, with X = 1 s and two replicas."""
     schema = {"k": "int"}
     return {
         "name": name,
-        "streams": {"rows": {"topic": topic_of(name), "time": "at", "time_unit": "us", "schema": schema}},
+        "streams": {"rows": {"topic": f"in.{name}", "time": "at", "time_unit": "us", "schema": schema}},
         "operators": {"some": {"filter": "rows", "where": "k >= 0"}},
         "output": "some",
         "delay_threshold": "1s",
         "replicas": 2,
         "engine": "native",
     }
-
-
-def topic_of(name: str) -> str:
-    """The topic that a query reads."""
-    return f"in.{name}"
-
-
-def make_topics(bootstrap: str, names: Sequence[str]) -> None:
-    with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
-        admin.create_topics([NewTopic(topic_of(name), num_partitions=1, replication_factor=1) for name in names])
 
 
 @contextmanager
@@ -52,7 +40,7 @@ def feeding(bootstrap: str, names: Sequence[str], rate: int) -> Iterator[None]:
             for name in names:
                 for number in range(sent, due):
                     row = b'{"at": %d, "k": %d}' % (time.time_ns() // 1_000, number)
-                    producer.produce(topic_of(name), row, partition=0)
+                    producer.produce(f"in.{name}", row, partition=0)
                 producer.poll(0)
             sent = due
         producer.flush()

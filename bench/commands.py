@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
+
+from kafka import KafkaAdminClient
+from kafka.admin import NewTopic
 
 
 class Commands:
@@ -25,6 +28,12 @@ class Commands:
         return subprocess.run(
             command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True, check=True
         ).stdout
+
+
+def make_topics(bootstrap: str, names: Sequence[str]) -> None:
+    """Make the topics `in.NAME`, with one partition each."""
+    with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
+        admin.create_topics([NewTopic(f"in.{name}", num_partitions=1, replication_factor=1) for name in names])
 
 
 Stack = TypeVar("Stack", bound=Commands)

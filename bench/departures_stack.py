@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from kafka import KafkaAdminClient
-from kafka.admin import NewTopic
 
-from bench.commands import Commands, stack_up
+from bench.commands import Commands, make_topics, stack_up
 from bench.idle import AIRPORTS, departures
 
 
@@ -22,8 +20,12 @@ class DeparturesStack(Commands):
 
     def apply(self, name: str, tuning: dict[str, str], **options: Any) -> float:
         """Apply `departures(tuning, **options)` under a name; returns after how many seconds it was live."""
-        path = self.data.parent / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(departures(tuning, name=name, **options)))
+        return self.apply_query(departures(tuning, name=name, **options))
+
+    def apply_query(self, query: dict[str, Any]) -> float:
+        """Apply any query; returns after how many seconds it was live."""
+        path = self.data.parent / f"{query['name']}.yaml"
+        path.write_text(yaml.safe_dump(query))
         began = time.monotonic()
         self.run("query", "apply", str(path))
         return time.monotonic() - began
@@ -42,6 +44,5 @@ Stack = TypeVar("Stack", bound=DeparturesStack)
 def departures_stack(make: type[Stack], folder: Path, workers: int) -> Iterator[tuple[Stack, str]]:
     """Such a stack with its topics, while it is up, and the address of its Kafka."""
     with stack_up(make(folder / "data"), "--workers", str(workers)) as (stack, bootstrap):
-        with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
-            admin.create_topics([NewTopic(f"in.{name}", num_partitions=1, replication_factor=1) for name in AIRPORTS])
+        make_topics(bootstrap, AIRPORTS)
         yield stack, bootstrap

@@ -23,10 +23,9 @@ from typing import Any
 
 import confluent_kafka
 import numpy as np
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
-from kafka.admin import NewTopic
+from kafka import KafkaConsumer, TopicPartition
 
-from bench.commands import Commands, stack_up
+from bench.commands import Commands, make_topics, stack_up
 from bench.figures import Figure, as_report
 from formats.client_headers import VERSION
 from formats.json_text import time_us
@@ -61,8 +60,7 @@ def _figures(
     folder: Path, rate: int, fill_s: int, within_s: int | None, x_ms: int, replicas: int, start: Sequence[str]
 ) -> Iterator[Figure]:
     with stack_up(Commands(folder / "data")) as (stack, bootstrap):
-        with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
-            admin.create_topics([NewTopic(f"in.{side}", num_partitions=1, replication_factor=1) for side in ("left", "right")])
+        make_topics(bootstrap, ("left", "right"))
         path = folder / "pairs.json"
         path.write_text(json.dumps(_query(within_s, x_ms, replicas, {"key": "key"})))
         stack.run("query", "apply", str(path))

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from kafka import KafkaConsumer, TopicPartition
 
-from bench.busy_queries import busy_query, feeding, make_topics
+from bench.busy_queries import busy_query, feeding
+from bench.commands import make_topics
 from bench.departures_stack import departures_stack
 from bench.figures import Figure, as_report
 from bench.scale import WORKERS, ScaleStack
@@ -50,8 +50,7 @@ def _figures(stack: ScaleStack, bootstrap: str, queries: int) -> Iterator[Figure
     yield Figure(f"{queries} queries: memory of all", megabytes, "MB", 4_000, lower_is_better=True)
     yield Figure(f"{queries} queries: threads of roles", taken["roles"].threads, "threads")
     make_topics(bootstrap, ["busy"])
-    (stack.data.parent / "busy.yaml").write_text(yaml.safe_dump(busy_query("busy")))
-    stack.run("query", "apply", str(stack.data.parent / "busy.yaml"))
+    stack.apply_query(busy_query("busy"))
     yield from _busy(stack, bootstrap, queries)
 
 

@@ -1,7 +1,7 @@
 """`boreal bench rates`: many queries with rows on a local stack of this machine, and whether each keeps its X.
 
 Each query has a topic of its own with 500 rows a second, X = 1 s and two replicas; all run in two workers. The delays and
-violations are those that the queries say of themselves (`boreal query list`).
+violations are those that the queries say of themselves (`boreal query show`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from bench.busy_queries import busy_query, feeding, make_topics
+from bench.busy_queries import busy_query, feeding
+from bench.commands import make_topics
 from bench.departures_stack import departures_stack
 from bench.figures import Figure, as_report
 from bench.scale import MEASURE_S, WORKERS, ScaleStack
@@ -38,9 +37,7 @@ def _figures(stack: ScaleStack, bootstrap: str, queries: int, rate: int, seconds
     names = [f"busy{number}" for number in range(queries)]
     make_topics(bootstrap, names)
     for name in names:
-        path = stack.data.parent / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(busy_query(name)))
-        stack.run("query", "apply", str(path))
+        stack.apply_query(busy_query(name))
     with feeding(bootstrap, names, rate):
         until = time.monotonic() + seconds
         taken = stack.taken()

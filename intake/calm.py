@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from boreal.query.plan import CALM_AFTER_PAUSES
+from boreal.query.plan import CALM_AFTER_PAUSES, pause_to_say
 from intake.user_records import UserRecord
 
 CALM_S = 5.0
@@ -64,11 +64,11 @@ class CalmPace:
         """Records have come, or rows of other streams wait for the boundaries of this one."""
         self._busy_at, self.pause_us = now, 0
 
-    def say(self, now: int, calm_pause_us: int, patience_us: int) -> int:
-        """What a boundary says that is written now: for how much longer than usual the source may be silent. calm_pause_us: of
-        the plan. patience_us: how much longer than it means to be."""
+    def say(self, now: int, calm_pause_us: int, calm_interval_us: int) -> int:
+        """What a boundary says that is written now: for how much longer than usual the source may be silent. calm_pause_us,
+        calm_interval_us: of the plan."""
         self.pause_us = calm_pause_us if now - self._busy_at >= CALM_AFTER_PAUSES * calm_pause_us else 0
-        return self.pause_us and self.pause_us + patience_us
+        return pause_to_say(self.pause_us, calm_interval_us)
 
 
 @dataclass(slots=True)

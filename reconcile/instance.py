@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
-from boreal.query.plan import CALM_AFTER_PAUSES, EGRESS, Plan, tick_after
+from boreal.query.plan import CALM_AFTER_PAUSES, EGRESS, Plan, pause_to_say, tick_after
 from boreal.query.spec import Hold, Mode
 from operators.graph import FragmentGraph
 from reconcile import orders
@@ -125,7 +125,7 @@ class Instance:
         self.facts: Facts | None = None
         self.has_heard = False
         self.heartbeat_at = 0
-        self.quiet_us = 0
+        self.is_quiet = False
         self.beats = CALM_BEATS - 1
         self.acknowledged: tuple[tuple[str, int], ...] = ()
         self.acknowledge_at = 0
@@ -536,6 +536,7 @@ class Instance:
         pause_us = self._pause_us(now)
         if pause_us and self._is_left_out(step):
             return
+        said_us = pause_to_say(pause_us, self.plan.calm_interval_us)
         written = self.soutput.emit(
             answer.outputs,
             step,
@@ -543,11 +544,11 @@ class Instance:
             self._lacking(),
             self._stamp(now),
             lambda next_ids: self.claims.anchor(step.upto, next_ids),
-            self._patience_us(pause_us),
+            said_us,
         )
         effects += written
         if written:  # frames that are held back for a live branch are no heartbeat for readers
-            self.said_us = self._patience_us(pause_us)
+            self.said_us = said_us
             self.boundary_at = now + self.plan.sign_of_life_us + pause_us
         if self.soutput.deferred is not None and self.soutput.deferred_bytes > self.plan.memory_bytes:
             # The deferred corrections no longer fit in memory. Write them now, and continue without the live branch, if any.
@@ -576,11 +577,6 @@ class Instance:
         if not pause_us or now - self.rows_at < CALM_AFTER_PAUSES * pause_us:
             return False
         return self.sunion.live is None and not self.sunion.redoing and not self.soutput.is_provisional
-
-    def _patience_us(self, pause_us: int) -> int:
-        """How much longer than usual this instance may be silent, as readers are told: for one interval more than it means to
-        be."""
-        return pause_us + self.plan.calm_interval_us if pause_us else 0
 
     def _is_left_out(self, step: Step) -> bool:
         """Whether a calm instance leaves out the boundary of a step. Replicas leave out the same ones, by event time, so that
@@ -767,12 +763,13 @@ class Instance:
         if now >= self.boundary_at:
             pause_us = self._pause_us(now)
             self.boundary_at = now + self.plan.sign_of_life_us + pause_us
-            self.said_us = self._patience_us(pause_us)
+            self.said_us = pause_to_say(pause_us, self.plan.calm_interval_us)
             effects += self.soutput.heartbeat(self.state, self._lacking(), self._stamp(now), self.said_us)
         # What is not urgent goes with what is done now.
-        if now < self.heartbeat_at - (self.plan.sign_of_life_us if self.quiet_us else 0):
+        if now < self.heartbeat_at - (self.plan.sign_of_life_us if self.is_quiet else 0):
             return
-        quiet_us = self.quiet_us = self._pause_us(now) if self.stagger.is_calm else 0
+        quiet_us = self._pause_us(now) if self.stagger.is_calm else 0
+        self.is_quiet = quiet_us > 0
         calm_beats = self._calm_beats if quiet_us else CALM_BEATS
         self.heartbeat_at = now + (self.plan.sign_of_life_us + quiet_us if quiet_us else self.plan.heartbeat_us)
         is_reminder = self.beats + 1 >= calm_beats

@@ -223,6 +223,12 @@ class Plan:
         return next(f for f in self.fragments if f.name == name)
 
 
+def pause_to_say(pause_us: int, interval_us: int) -> int:
+    """The pause that a calm stream says in its boundaries (R24), in microseconds, where it means to be silent for `pause_us`
+    longer than usual: an interval more, so that a boundary that is late is no failure. 0 if it is not calm."""
+    return pause_us + interval_us if pause_us else 0
+
+
 def tick_after(time_us: int, interval_us: int) -> int:
     """The next multiple of the interval. All sources look and write at the same moments of the shared clock: a reader of many
     streams gets their boundaries in one fetch, and its own boundary advances once per interval."""

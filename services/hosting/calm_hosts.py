@@ -73,11 +73,10 @@ class CalmHosts:
                 self._set_due(host, by)
 
     def leave(self, host: CalmHost) -> None:
-        """Give a host no more turns; returns when it has none, or within two seconds."""
+        """Give a host no more turns; returns when it has none, or within two seconds. Not for the thread that gives them."""
         with self._changed:
             self._due.pop(host, None)
-            if threading.current_thread() is not self._thread:
-                self._changed.wait_for(lambda: self._running is not host, _LEAVE_WITHIN_S)
+            self._changed.wait_for(lambda: self._running is not host, _LEAVE_WITHIN_S)
 
     def close(self) -> None:
         with self._changed:

@@ -248,8 +248,8 @@ class InstanceHost:
             came_at = now_us()
             self.inbox.put((came_at, event))
             if self.is_shared and self.calm is not None:
-                may_wait = self.instance.is_calm and _is_small(event)
-                self.calm.wake(self, came_at + GATHER_US if may_wait else came_at)
+                is_gathered = self.instance.is_calm and _is_small(event)
+                self.calm.wake(self, came_at + GATHER_US if is_gathered else came_at)
 
     def close(self) -> None:
         """Stop the threads after the work that they have begun; waits up to 2 s for each."""

@@ -426,16 +426,17 @@ class KafkaLog:
             for frame in frames:
                 facts = _facts_after(*facts, frame)
                 records.append((frame, *encode_record(frame, *facts)))
-            self._choose_producer(frames)
+            is_calm = all(isinstance(frame, Boundary) and frame.pause for frame in frames)
+            self._choose_producer(frames, is_calm)
             # What waits already has waited long enough; and nothing overtakes it.
-            may_wait = not self._unsent and all(isinstance(frame, Boundary) and frame.pause for frame in frames)
+            is_gathered = is_calm and not self._unsent
             for frame, value, headers in records:
                 with self._flow:
                     self._unacknowledged += 1
                     self._unacknowledged_bytes += len(value) + RECORD_BYTES
                 offset = window.add(frame, len(value))
                 self._unsent.append(_Unsent(value, headers, offset))
-            if may_wait:
+            if is_gathered:
                 self._site.calm.add(self)
             else:
                 self._send()
@@ -447,12 +448,11 @@ class KafkaLog:
     def _producer(self) -> KafkaProducer:
         return self._site.producer if self._has_rows else self._site.calm_producer
 
-    def _choose_producer(self, frames: Sequence[Frame]) -> None:
+    def _choose_producer(self, frames: Sequence[Frame], is_calm: bool) -> None:
         """The producer for the next frames: the other one only when Kafka has all that the present one was given, since nothing
         keeps what two producers send in order."""
         if self._unacknowledged == 0:
             brings_rows = any(isinstance(frame, Data) for frame in frames)
-            is_calm = all(isinstance(frame, Boundary) and frame.pause for frame in frames)
             self._has_rows = brings_rows or (self._has_rows and not is_calm)
 
     @property

@@ -266,8 +266,8 @@ def pause_without_a_word(patch: Patch) -> None:
     """A calm source is silent for longer, and its boundaries do not say so (R24)."""
 
     def make(original: Any) -> Any:
-        def say(self: CalmPace, now: int, calm_pause_us: int, patience_us: int) -> int:
-            original(self, now, calm_pause_us, patience_us)
+        def say(self: CalmPace, now: int, calm_pause_us: int, calm_interval_us: int) -> int:
+            original(self, now, calm_pause_us, calm_interval_us)
             return 0
 
         return say

@@ -145,7 +145,7 @@ class FreeOutlet:
         """Nothing is written here."""
 
 
-class Alone:
+class Hosted:
     """An instance with its host, which is calm and shares its thread by now."""
 
     def __init__(self, calm: CalmHosts) -> None:
@@ -180,25 +180,25 @@ class Alone:
 
 
 @pytest.fixture
-def one(calm: CalmHosts) -> Iterator[Alone]:
-    one = Alone(calm)
+def one(calm: CalmHosts) -> Iterator[Hosted]:
+    one = Hosted(calm)
     yield one
     one.host.close()
 
 
 @pytest.mark.parametrize("event", [QUIET, Tail(LOG, Boundary(ORIGIN, 0, 7, False, 0, 0)), BEAT])
-def test_a_calm_instance_handles_small_things_in_the_shared_thread(one: Alone, event: Event) -> None:
+def test_a_calm_instance_handles_small_things_in_the_shared_thread(one: Hosted, event: Event) -> None:
     one.give(event)
     assert one.was_shared
 
 
-def test_in_either_thread_log_lines_name_the_instance(one: Alone) -> None:
+def test_in_either_thread_log_lines_name_the_instance(one: Hosted) -> None:
     one.give(QUIET)
     one.give(ROWS)
     assert set(one.instance.names) == {"q.main.r0.0"}
 
 
-def test_with_rows_it_has_a_thread_of_its_own_until_it_is_calm_again(one: Alone) -> None:
+def test_with_rows_it_has_a_thread_of_its_own_until_it_is_calm_again(one: Hosted) -> None:
     one.instance.act = lambda: setattr(one.instance, "light", False)
     one.give(ROWS)
     assert not one.was_shared
@@ -211,19 +211,19 @@ def test_with_rows_it_has_a_thread_of_its_own_until_it_is_calm_again(one: Alone)
     assert one.was_shared
 
 
-def test_what_may_ask_kafka_and_what_changes_the_plan_is_not_done_in_the_shared_thread(one: Alone) -> None:
+def test_what_may_ask_kafka_and_what_changes_the_plan_is_not_done_in_the_shared_thread(one: Hosted) -> None:
     one.give(Threshold(1, 1, 1, 1, 0))
     assert not one.was_shared
 
 
-def test_it_has_its_own_thread_while_its_outlet_may_wait(one: Alone) -> None:
+def test_it_has_its_own_thread_while_its_outlet_may_wait(one: Hosted) -> None:
     one.outlet.may_wait = True
     one.give(QUIET)
     assert not one.was_shared
 
 
 def test_one_that_takes_long_though_it_is_calm_has_its_own_thread_for_a_while(
-    one: Alone, monkeypatch: pytest.MonkeyPatch
+    one: Hosted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host_module, "LONG_TURN_S", -1.0)
     one.give(QUIET)
@@ -234,11 +234,11 @@ def test_one_that_takes_long_though_it_is_calm_has_its_own_thread_for_a_while(
     assert not one.was_shared
 
 
-def test_one_that_fails_ends_alone(one: Alone, calm: CalmHosts) -> None:
+def test_one_that_fails_ends_alone(one: Hosted, calm: CalmHosts) -> None:
     def fail() -> None:
         raise RuntimeError("seen by this one alone")
 
-    other = Alone(calm)
+    other = Hosted(calm)
     one.instance.act = fail
     one.give(QUIET)
     assert wait(lambda: one.codes == [1])
@@ -247,7 +247,7 @@ def test_one_that_fails_ends_alone(one: Alone, calm: CalmHosts) -> None:
     other.host.close()
 
 
-def test_one_that_is_closed_handles_nothing_more(one: Alone, calm: CalmHosts) -> None:
+def test_one_that_is_closed_handles_nothing_more(one: Hosted, calm: CalmHosts) -> None:
     one.host.close()
     handled = len(one.instance.handled)
     one.host.deliver(QUIET)
