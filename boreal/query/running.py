@@ -144,7 +144,7 @@ class Tuning(Model):
     boundary_interval: AutoDuration = Field(
         default=None,
         description="How often a source says how far its stream has come. A reader that hears nothing for three intervals "
-        "takes an input for failed. `auto` is a twentieth of the delay threshold, from 10ms to 100ms, and follows it.",
+        "takes an input for failed. `auto` is a tenth of the delay threshold, from 10ms to 100ms, and follows it.",
     )
     heartbeat: AutoDuration = Field(
         default=None,
@@ -184,7 +184,7 @@ class Tuning(Model):
     def intervals(self, delay_threshold: int) -> Intervals:
         """What holds with this X, in microseconds."""
         twentieth, tenth = _whole(delay_threshold // 20), _whole(delay_threshold // 10)
-        return Intervals(self.bucket or twentieth, self.boundary_interval or twentieth, self.heartbeat or tenth)
+        return Intervals(self.bucket or twentieth, self.boundary_interval or tenth, self.heartbeat or tenth)
 
     @property
     def delay_threshold_least(self) -> int:

@@ -17,6 +17,7 @@ from services.hosting.process import QueryProcess, StatusDesk, StatusPublisher, 
 from services.kafka.clusters import Cluster, make_clusters
 from services.kafka.control_desk import ControlDesk
 from services.kafka.end_desk import EndDesk
+from services.kafka.load import Load
 from services.kafka.queries import QueryRegistry, SharedWatch
 from services.kafka.settings import ServiceSettings, load_settings
 from services.storage.kafka_log import LogClients
@@ -54,15 +55,17 @@ class Connections:
         """Each site's Kafka, by the site's name."""
         self.home = self.clusters[settings.home]
         """The home site's Kafka."""
+        self.load = Load()
+        """Whether the process gathers what can wait."""
         self._client_id = client_id
-        self._paths = {site: LogPath(cluster, CalmReaders(cluster)) for site, cluster in self.clusters.items()}
+        self._paths = {site: LogPath(cluster, CalmReaders(cluster), self.load) for site, cluster in self.clusters.items()}
         self._stream_paths: dict[str, LogPath] = {}
         self._topics = {site: _topic_clients(cluster) for site, cluster in self.clusters.items()}
-        self.controls = {site: ControlDesk(cluster) for site, cluster in self.clusters.items()}
+        self.controls = {site: ControlDesk(cluster, self.load) for site, cluster in self.clusters.items()}
         """Write and read the control topics of each site."""
         self.calm_hosts = CalmHosts()
         """Runs the instances that have no rows."""
-        self.logs = LogClients(self.clusters)
+        self.logs = LogClients(self.clusters, self.load)
         """The clients that write and search logs."""
         self.registry = QueryRegistry(self.home)
         """The records of queries."""
@@ -97,7 +100,7 @@ class Connections:
             return self._paths[site]
         if log.stream not in self._stream_paths:
             cluster = Cluster(site, self.settings, self._client_id, proxy)
-            self._stream_paths[log.stream] = LogPath(cluster, CalmReaders(cluster))
+            self._stream_paths[log.stream] = LogPath(cluster, CalmReaders(cluster), self.load)
         return self._stream_paths[log.stream]
 
 

@@ -19,6 +19,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 
 from services.kafka.clusters import Cluster, log_retry
+from services.kafka.load import Load
 from services.kafka.mailbox import Outbox
 
 WAITING = 256
@@ -28,6 +29,8 @@ _POLL_MS = 500
 _LINGER_MS = 2
 _BLOCK_MS = 100
 """How long a record waits for the leader of its topic at most, since others wait behind it."""
+_LOADED_MS = 20
+"""While the process is loaded, the next fetch begins so much later at least: well within a heartbeat."""
 _RETRY_S = 0.2
 _ASK_REFUSED_AGAIN_S = 10.0
 _CLOSE_S = 2.0
@@ -50,8 +53,10 @@ class Listener:
 class ControlDesk:
     """All methods return at once, and may be called from any thread. An unreachable site is silent."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, load: Load | None = None) -> None:
+        """load: says whether messages wait for others a little longer."""
         self._cluster = cluster
+        self._load = load
         self._changed = threading.Condition()
         self._listeners: Mapping[str, tuple[Listener, ...]] = {}
         """By topic; replaced as a whole."""
@@ -128,7 +133,9 @@ class ControlDesk:
                 continue
             if found:
                 self._hand_on(listeners, found)
-                self._pause(min(one.gather_ms for of_topic in listeners.values() for one in of_topic) / 1_000)
+                gather_ms = min(one.gather_ms for of_topic in listeners.values() for one in of_topic)
+                is_loaded = self._load is not None and self._load.is_high
+                self._pause((max(gather_ms, _LOADED_MS) if is_loaded else gather_ms) / 1_000)
 
     def _hand_on(self, listeners: Mapping[str, Iterable[Listener]], found: dict[TopicPartition, list[ConsumerRecord]]) -> None:
         for place, records in found.items():

@@ -76,7 +76,7 @@ class SourceIncarnation:
     """`run` goes on until it is stopped or fenced, and returns the process's exit code.
 
     intake: a new one, for the topic. logs: all logs of the stream. fenced: set when another incarnation writes the logs.
-    on_change: called whenever the status may have changed.
+    on_change: called whenever the status may have changed. is_loaded: whether what can wait is gathered.
     """
 
     def __init__(
@@ -88,6 +88,7 @@ class SourceIncarnation:
         letters: Letters,
         stopping: StopSignal,
         fenced: threading.Event,
+        is_loaded: Callable[[], bool] = lambda: False,
     ) -> None:
         self.plan = plan
         self.intake = intake
@@ -100,6 +101,8 @@ class SourceIncarnation:
         self.evidence = Evidence(inputs.topic, now_us, intake.answer)
         self._stopping = stopping
         self._fenced = fenced
+        self._is_loaded = is_loaded
+        self._rest_until_us = self._rested_us = 0
         self._has_begun = self._is_absent = self._is_unanswered = self._is_stalled = False
         self._waits_for: str | None = None
         self._waits_since_us = 0
@@ -186,9 +189,11 @@ class SourceIncarnation:
 
     def _turn(self) -> None:
         """Poll the topic once, and log the result."""
-        self._wait(0)
+        self._rested_us = max(self._rest_until_us - now_us(), 0)
+        self._wait(self._rested_us / 1_000_000)
         found = self._poll()
-        has_rows = any(map(len, found.values()))
+        records = sum(map(len, found.values()))
+        has_rows = records > 0
         if has_rows or self._is_woken:
             self._end_pause()
         if has_rows:
@@ -200,12 +205,21 @@ class SourceIncarnation:
             pause_us = self.plan.calm_pause_us if self.topic.is_calm else 0
             self._append(self.intake.heartbeat(now, self._pace.say(now, pause_us, self.plan.calm_interval_us)))
         self._settle()
+        self._rest_until_us = self._rest_after(records)
         self._lag_records = self.topic.lag()
         if not self._lag_records:
             self._caught_up_us = now
         if now >= self._next_partitions_us:
             self._next_partitions_us = now + LOOK_FOR_PARTITIONS_US
             self._look_for_partitions()
+
+    def _rest_after(self, records: int) -> int:
+        """Until when records gather after a batch of so many where the process is loaded: until the next tick, so that all
+        sources write at one time. Not if more than a batch waits already; and those of a calm topic gather elsewhere."""
+        is_backlog = records >= (self.intake.most_records or FRAME_ROWS)
+        if not records or is_backlog or self.topic.is_calm or not self._is_loaded():
+            return 0
+        return tick_after(now_us(), self.plan.boundary_interval_us)
 
     @property
     def _next_boundary_us(self) -> int:
@@ -241,7 +255,7 @@ class SourceIncarnation:
         return 0.0 if self.evidence.is_open else (tick_after(now, self.plan.boundary_interval_us) - now) / 1_000_000
 
     def _log_batch(self, found: dict[int, PartitionRecords]) -> None:
-        waited_us = self.topic.waited_us
+        waited_us = self.topic.waited_us + self._rested_us  # X counts both
         unknown = self._learn(found)
         batch = self.intake.take(found, now_us(), unknown, waited_us)
         if batch.letters:

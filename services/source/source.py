@@ -98,7 +98,9 @@ class SourceProcess:
                 stack.enter_context(closing(registry))
             intake = self.make_intake(former)
             inputs = SourceInputs(topic, box, registry)
-            incarnation = SourceIncarnation(plan, intake, inputs, logs, letters, stopping, fenced)
+            incarnation = SourceIncarnation(
+                plan, intake, inputs, logs, letters, stopping, fenced, lambda: self.connections.load.is_high
+            )
             trimmer = stack.enter_context(closing(Trimmer(logs.values())))
 
             def say() -> dict[str, Any]:

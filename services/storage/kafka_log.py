@@ -31,6 +31,7 @@ from logs.index import Index
 from logs.log import ControlFrame, TrimmedError
 from logs.restart import holds
 from services.kafka.clusters import RECORD_BYTES, Cluster, close_producer, knows_topic, silence_producer
+from services.kafka.load import Load
 from services.kafka.row_producers import KafkaPythonRows, RowProducer
 from services.storage.log_partition import LogPartition, make_log_consumer
 
@@ -45,6 +46,10 @@ BATCH_BYTES = 256 << 10
 GATHER_S, SOURCE_GATHER_S = 0.1, 0.02
 """How long a boundary of a calm instance, and of a calm source, may wait for those of other logs. No reader waits for it, and a
 request costs nearly as much for one log as for many. But a source takes no rows before Kafka has its boundary."""
+LINGER_MS = 10
+"""How long the patient producer waits for what other logs append."""
+FEW_BYTES = 32 << 10
+"""An append of more gains nothing by waiting for others."""
 REQUEST_LOGS, BETWEEN_REQUESTS_S = 32, 0.005
 """A request has boundaries of so many calm logs, and the next one follows so much later: what busy logs append waits for the
 request before it."""
@@ -92,8 +97,10 @@ class LogPlaces(Protocol):
 class SiteClients:
     """The clients with which one process reads and writes the logs of one site, and writes q.out; created on first use."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, load: Load | None = None) -> None:
+        """load: whether the process gathers what logs append; None: never."""
         self._cluster = cluster
+        self._load = load
         self._reading = threading.RLock()
         self._consumer: KafkaConsumer | None = None
         self.calm = CalmLogs(cluster.site)
@@ -121,22 +128,28 @@ class SiteClients:
         if consumer is not None:
             consumer.close(autocommit=False, timeout_ms=CLOSE_MS)
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether what logs append is gathered."""
+        return self._load is not None and self._load.is_high
+
     @cached_property
     def producer(self) -> KafkaProducer:
         """Writes logs with rows."""
         return self._make_producer()
 
     @cached_property
-    def calm_producer(self) -> KafkaProducer:
-        """Writes logs without rows. kafka-python looks at each partition that it has ever written, for every request, and Kafka
-        handles the requests of a client one after the other: so calm logs cost those with rows nothing."""
-        return self._make_producer()
+    def patient_producer(self) -> KafkaProducer:
+        """Writes logs without rows, and, while the process is loaded, logs with few rows at a time. kafka-python looks at each
+        partition that it has ever written, for every request, and Kafka handles the requests of a client one after the other:
+        so calm logs cost those with rows nothing."""
+        return self._make_producer(linger_ms=LINGER_MS)
 
-    def _make_producer(self) -> KafkaProducer:
+    def _make_producer(self, **options: Any) -> KafkaProducer:
         """Retries until it exists: appends wait for an unreachable cluster."""
         while True:
             with suppress(KafkaError, OSError):
-                return self._cluster.make_producer(batch_size=BATCH_BYTES)
+                return self._cluster.make_producer(batch_size=BATCH_BYTES, **options)
 
     @cached_property
     def row_producer(self) -> RowProducer:
@@ -165,7 +178,7 @@ class SiteClients:
 
     @property
     def _log_producers(self) -> list[KafkaProducer]:
-        return [self.__dict__[name] for name in ("producer", "calm_producer") if name in self.__dict__]
+        return [self.__dict__[name] for name in ("producer", "patient_producer") if name in self.__dict__]
 
     @property
     def _writes_rows_alike(self) -> bool:
@@ -188,8 +201,10 @@ class LogClients:
     then nobody can write with them, and roles that begin later get others. A query whose append was rejected gets its own from
     then on, so that it cannot stop the others again."""
 
-    def __init__(self, clusters: Mapping[str, Cluster]) -> None:
+    def __init__(self, clusters: Mapping[str, Cluster], load: Load | None = None) -> None:
+        """load: as for `SiteClients`."""
         self._clusters = clusters
+        self._load = load
         self._lock = threading.Lock()
         self._shared: dict[str, SiteClients] = {}
         self._users: Counter[SiteClients] = Counter()
@@ -204,7 +219,7 @@ class LogClients:
                     self._rejected.update(refusal.topic for refusal in refusals)
                     del self._shared[site]
             is_alone = not self._rejected.isdisjoint(topics)
-            leased = {site: SiteClients(cluster) if is_alone else self._of(site) for site, cluster in self._clusters.items()}
+            leased = {site: self._make(site) if is_alone else self._of(site) for site in self._clusters}
             self._users.update(leased.values())
             return leased
 
@@ -227,8 +242,11 @@ class LogClients:
 
     def _of(self, site: str) -> SiteClients:
         if site not in self._shared:
-            self._shared[site] = SiteClients(self._clusters[site])
+            self._shared[site] = self._make(site)
         return self._shared[site]
+
+    def _make(self, site: str) -> SiteClients:
+        return SiteClients(self._clusters[site], self._load)
 
 
 class CalmLogs:
@@ -328,7 +346,7 @@ class KafkaLog:
         self._flow = threading.Condition()
         self._unacknowledged = self._unacknowledged_bytes = 0
         self._unsent: list[_Unsent] = []
-        self._has_rows = False
+        self._is_prompt = False
         self._is_fenced = False
         self._window_frames = window_frames
         self._read_window: _Window | None = None
@@ -427,7 +445,8 @@ class KafkaLog:
                 facts = _facts_after(*facts, frame)
                 records.append((frame, *encode_record(frame, *facts)))
             is_calm = all(isinstance(frame, Boundary) and frame.pause for frame in frames)
-            self._choose_producer(frames, is_calm)
+            size = sum(len(value) for _, value, _ in records)
+            self._choose_producer(frames, is_calm or (self._site.is_loaded and size < FEW_BYTES))
             # What waits already has waited long enough; and nothing overtakes it.
             is_gathered = is_calm and not self._unsent
             for frame, value, headers in records:
@@ -446,14 +465,14 @@ class KafkaLog:
 
     @property
     def _producer(self) -> KafkaProducer:
-        return self._site.producer if self._has_rows else self._site.calm_producer
+        return self._site.producer if self._is_prompt else self._site.patient_producer
 
-    def _choose_producer(self, frames: Sequence[Frame], is_calm: bool) -> None:
-        """The producer for the next frames: the other one only when Kafka has all that the present one was given, since nothing
-        keeps what two producers send in order."""
+    def _choose_producer(self, frames: Sequence[Frame], may_wait: bool) -> None:
+        """The producer for the next frames, which may wait for those of other logs or not. The other one takes over when Kafka
+        has all that the present one was given, since nothing keeps what two producers send in order."""
         if self._unacknowledged == 0:
             brings_rows = any(isinstance(frame, Data) for frame in frames)
-            self._has_rows = brings_rows or (self._has_rows and not is_calm)
+            self._is_prompt = (brings_rows or self._is_prompt) and not may_wait
 
     @property
     def may_wait(self) -> bool:

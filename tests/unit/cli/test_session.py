@@ -118,7 +118,7 @@ def test_a_stream_that_does_not_reach_the_output_needs_no_source(query: Path) ->
 def test_under_speed_the_bucket_is_given_in_run_time(query: Path) -> None:
     session = make_session(query, SOURCES, RunOptions(speed="60x"))
     assert session.plan.bucket_us == 3_000_000
-    assert session.plan.boundary_interval_us == 50_000
+    assert session.plan.boundary_interval_us == 100_000
     assert session.planned(Mode.UNDO_REDO).bucket_us == 3_000_000
 
 

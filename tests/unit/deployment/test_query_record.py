@@ -16,9 +16,9 @@ def query(x: str, **tuning: str | None) -> Query:
 
 def test_a_bucket_stays_what_it_was_when_the_query_was_created_and_the_other_intervals_follow_x() -> None:
     created = with_bucket(query("1s"), None)
-    assert created.intervals == Intervals(50_000, 50_000, 100_000)
+    assert created.intervals == Intervals(50_000, 100_000, 100_000)
     changed = with_bucket(created.changed(delay_threshold="500ms"), created)
-    assert changed.intervals == Intervals(50_000, 25_000, 50_000)
+    assert changed.intervals == Intervals(50_000, 50_000, 50_000)
     assert with_bucket(query("9s"), changed).intervals == Intervals(50_000, 100_000, 100_000), "the file is applied again"
     assert with_bucket(query("9s"), None).intervals == Intervals(100_000, 100_000, 100_000)
 
@@ -30,9 +30,9 @@ def test_a_bucket_that_is_stated_is_taken_as_stated() -> None:
 
 def test_an_x_that_is_too_short_for_the_bucket_that_is_kept_is_refused_with_the_least() -> None:
     created = with_bucket(query("3s"), None)
-    with pytest.raises(UserError, match=r"buckets of 100ms.*write at least 223ms"):
+    with pytest.raises(UserError, match=r"buckets of 100ms.*write at least 248ms"):
         with_bucket(query("200ms"), created)
-    assert with_bucket(query("223ms"), created).intervals == Intervals(100_000, 11_000, 22_000)
+    assert with_bucket(query("248ms"), created).intervals == Intervals(100_000, 24_000, 24_000)
 
 
 def test_a_record_of_the_version_before_keeps_the_numbers_that_it_ran_with() -> None:

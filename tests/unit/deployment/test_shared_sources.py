@@ -67,7 +67,7 @@ UNBOUNDED = {"operators": {"each": {"distinct": "jfk", "on": ["carrier"]}}, "out
         ({}, {"shards": 2}, "streams.jfk"),
         ({}, {"tuning": {"bucket": "100ms", "history": "1h"}}, "tuning.history"),
         ({}, {"tuning": {"bucket": "200ms"}}, "tuning.bucket"),
-        ({}, {"delay_threshold": "1s"}, "delay_threshold"),
+        ({}, {"delay_threshold": "500ms"}, "delay_threshold"),
         ({}, {"operators": {}, "output": "jfk"}, "output"),
     ],
 )  # fmt: skip

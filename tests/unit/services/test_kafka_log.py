@@ -18,8 +18,9 @@ from kafka.producer.record_accumulator import RecordAccumulator
 from boreal.model import codec
 from boreal.model.frames import Boundary, Data, LogId, Origin
 from services.kafka.clusters import Cluster
+from services.kafka.load import Load
 from services.storage import kafka_log as kafka_module
-from services.storage.kafka_log import AppendRefusedError, CalmLogs, KafkaLog, SiteClients
+from services.storage.kafka_log import FEW_BYTES, AppendRefusedError, CalmLogs, KafkaLog, SiteClients
 from tests.waiting import start_until_it_waits, wait
 
 LIMIT = 2 << 20
@@ -165,7 +166,7 @@ def test_a_log_with_rows_has_another_producer_as_soon_as_kafka_has_what_the_firs
     rows = Data(Origin("r0", 1), 0, 0, pa.record_batch({"time": [1]}), False, ((1, 1),), 1)
     with_rows, calm = Sent(), Sent()
     site = SiteClients(cast(Cluster, Kafka()))
-    site.producer, site.calm_producer = cast(Any, with_rows), cast(Any, calm)
+    site.producer, site.patient_producer = cast(Any, with_rows), cast(Any, calm)
     log = KafkaLog(LogId("out", "r0", 0), "out", site)
 
     def has_all() -> None:
@@ -192,6 +193,21 @@ def test_a_log_with_rows_has_another_producer_as_soon_as_kafka_has_what_the_firs
     log._fail(OutOfOrderSequenceNumberError())
     assert calm.is_silent and with_rows.is_silent
     site.calm.close()
+
+
+def test_few_rows_wait_for_those_of_other_logs_while_the_process_is_loaded() -> None:
+    few = Data(Origin("r0", 1), 0, 0, pa.record_batch({"time": [1]}), False, ((1, 1),), 1)
+    many = Data(Origin("r0", 1), 0, 1, pa.record_batch({"time": range(FEW_BYTES // 8)}), False, ((1, 1),), 1)
+    prompt, patient = Sent(), Sent()
+    load = SimpleNamespace(is_high=True)
+    site = SiteClients(cast(Cluster, Kafka()), cast(Load, load))
+    site.producer, site.patient_producer = cast(Any, prompt), cast(Any, patient)
+    sent: list[tuple[int, int]] = []
+    for number, (rows, is_high) in enumerate([(few, True), (many, True), (few, False)]):
+        load.is_high = is_high
+        KafkaLog(LogId("out", "r0", number), "out", site).append_later(rows)
+        sent.append((len(prompt.sent), len(patient.sent)))
+    assert sent == [(0, 1), (1, 1), (2, 1)]
 
 
 def test_the_thread_of_calm_logs_sends_all_that_wait_and_ends_when_it_is_closed() -> None:

@@ -19,9 +19,9 @@ from deployment.status_fields import PROCESS, SOURCE
 from intake.place import SourcePlace
 from logs.source_restart import SourceRestart
 from services.hosting.connections import Connections
-from services.hosting.process import StopSignal
+from services.hosting.process import StopSignal, now_us
 from services.kafka.settings import KafkaSettings, ServiceSettings
-from services.source.incarnation import SourceIncarnation, SourceInputs
+from services.source.incarnation import FRAME_ROWS, SourceIncarnation, SourceInputs
 from services.source.letters import Letters
 from services.source.options import SourceOptions
 from services.source.post_box import PostBox
@@ -176,3 +176,27 @@ def test_a_spool_that_cannot_be_opened_is_told_of_and_the_source_goes_on(
     source = make_source(Topic([0]), said)
     source._begin(FIRST)
     assert said == [(True, "idle")] and source.status()["spooled_bytes"] == 0
+
+
+@pytest.mark.parametrize(
+    ("records", "is_calm", "is_loaded", "rests"),
+    [
+        (9, False, True, True),
+        (9, False, False, False),
+        (9, True, True, False),
+        (0, False, True, False),
+        (FRAME_ROWS, False, True, False),
+    ],
+)
+def test_after_a_batch_records_gather_until_the_next_tick_while_the_process_is_loaded(
+    make_source: Make, monkeypatch: pytest.MonkeyPatch, records: int, is_calm: bool, is_loaded: bool, rests: bool
+) -> None:
+    """Not where more than a batch waits, and not those of a calm topic, which gather elsewhere."""
+    topic = Topic([0])
+    monkeypatch.setattr(topic, "is_calm", is_calm, raising=False)
+    source = make_source(topic, [])
+    monkeypatch.setattr(source, "_is_loaded", lambda: is_loaded)
+    before, until = now_us(), source._rest_after(records)
+    interval_us = source.plan.boundary_interval_us
+    assert (until > 0) == rests and until % interval_us == 0
+    assert not rests or before < until <= now_us() + interval_us

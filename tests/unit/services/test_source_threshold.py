@@ -48,4 +48,4 @@ def test_its_boundaries_follow_a_new_x_of_its_query(layout: Layout) -> None:
     assert not incarnation.changes, "that is no new X of this query"
     process._take_change(cast(SourceIncarnation, incarnation), lambda: None, "q", record("500ms"))
     plan = incarnation.plan
-    assert (plan.delay_threshold_us, plan.boundary_interval_us, plan.sign_of_life_us) == (500_000, 25_000, 37_500)
+    assert (plan.delay_threshold_us, plan.boundary_interval_us, plan.sign_of_life_us) == (500_000, 50_000, 50_000)

@@ -160,11 +160,11 @@ def test_boundaries_follow_x_without_a_restart_and_the_bucket_stays(begin: Begin
     drive.run(2)
     running = query._running
     drive.engine.change("counts", {"delay_threshold": "500ms"}, drive.now)
-    assert (query.plan.bucket_us, query.plan.boundary_interval_us, query.plan.heartbeat_us) == (100_000, 25_000, 50_000)
+    assert (query.plan.bucket_us, query.plan.boundary_interval_us, query.plan.heartbeat_us) == (100_000, 50_000, 50_000)
     drive.run(2)
     assert query._running is running and query.status(drive.now)["state"] == "STABLE"
-    assert running is not None and running.sources["a"].interval_us == 25_000
-    with pytest.raises(UserError, match="write at least 223ms"):
+    assert running is not None and running.sources["a"].interval_us == 50_000
+    with pytest.raises(UserError, match="write at least 248ms"):
         drive.engine.change("counts", {"delay_threshold": "200ms"}, drive.now)
     drive.engine.change("counts", {"delay_threshold": "200ms", "tuning": {"bucket": "10ms"}}, drive.now)
     assert query._running is not running and query.plan.bucket_us == 10_000

@@ -1,0 +1,47 @@
+"""A process gathers what can wait while it, or its machine, has much to do; and no longer."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.kafka import load as load_module
+from services.kafka.load import CALM_FACTOR, MACHINE_SHARE, OWN_SHARE, SAMPLE_S, Load, LoadGauge
+
+
+def test_a_process_or_a_machine_with_much_to_do_is_loaded() -> None:
+    idle, own, machine = LoadGauge(), LoadGauge(), LoadGauge()
+    idle.note(OWN_SHARE - 0.01, MACHINE_SHARE - 0.01)
+    own.note(OWN_SHARE, 0.0)
+    machine.note(0.0, MACHINE_SHARE)
+    assert (idle.is_high, own.is_high, machine.is_high) == (False, True, True)
+
+
+def test_what_gathering_saves_does_not_end_it() -> None:
+    gauge = LoadGauge()
+    gauge.note(OWN_SHARE, 0.0)
+    gauge.note(CALM_FACTOR * OWN_SHARE, 0.0)
+    assert gauge.is_high
+    gauge.note(CALM_FACTOR * OWN_SHARE - 0.01, CALM_FACTOR * MACHINE_SHARE)
+    assert gauge.is_high, "the machine still has much to do"
+    gauge.note(CALM_FACTOR * OWN_SHARE - 0.01, 0.0)
+    assert not gauge.is_high
+
+
+def test_the_load_is_measured_when_it_is_asked_for_and_not_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, used = 0.0, (0.0, 0.0)
+    monkeypatch.setattr(load_module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(load_module, "used_seconds", lambda: used)
+    load = Load()
+    now, used = SAMPLE_S / 2, (SAMPLE_S, 0.0)
+    assert not load.is_high
+    now = SAMPLE_S
+    assert load.is_high
+    now = 10 * SAMPLE_S
+    assert not load.is_high, "nothing was used since"
+
+
+def test_what_a_machine_has_used_grows_with_its_work() -> None:
+    own_s, busy_s = load_module.used_seconds()
+    assert sum(range(1_000_000)) > 0
+    later_own_s, later_busy_s = load_module.used_seconds()
+    assert later_own_s > own_s and later_busy_s >= busy_s
