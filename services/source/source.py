@@ -186,5 +186,7 @@ class SourceProcess:
 
     @property
     def _look_ms(self) -> int:
-        """How long a poll may gather records: half the boundary interval, so that the other half is left to log them."""
-        return max(self.layout.plan.boundary_interval_us // 2_000, 1)
+        """How long a poll may gather records: half a bucket, which goes on when it is over, and at most half the boundary
+        interval: the other half is left to log them."""
+        plan = self.layout.plan
+        return max(min(plan.bucket_run_us, plan.boundary_interval_us) // 2_000, 1)
