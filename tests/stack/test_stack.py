@@ -571,7 +571,7 @@ def _runs_in_spark(boreal: Commands, path: Path) -> None:
     assert "spark.sparks.r0" in boreal.run("status").stdout
     error = boreal.refused("query", "set", "sparks", "delay_threshold=1s")
     assert (error["field"], error["fix"]) == (
-        "delay_threshold", "write at least 1s60ms, or engine: native, which gives the same results",
+        "delay_threshold", "write at least 1s150ms, or engine: native, which gives the same results",
     )  # fmt: skip
     changed = boreal.json("query", "apply", str(path), "--engine", "native")
     assert changed["live"] and changed["engine"] == "native"

@@ -30,9 +30,9 @@ def test_a_bucket_that_is_stated_is_taken_as_stated() -> None:
 
 def test_an_x_that_is_too_short_for_the_bucket_that_is_kept_is_refused_with_the_least() -> None:
     created = with_bucket(query("3s"), None)
-    with pytest.raises(UserError, match=r"buckets of 100ms.*write at least 248ms"):
+    with pytest.raises(UserError, match=r"buckets of 100ms.*write at least 249ms"):
         with_bucket(query("200ms"), created)
-    assert with_bucket(query("248ms"), created).intervals == Intervals(100_000, 24_000, 24_000)
+    assert with_bucket(query("249ms"), created).intervals == Intervals(100_000, 24_000, 24_000)
 
 
 def test_a_record_of_the_version_before_keeps_the_numbers_that_it_ran_with() -> None:

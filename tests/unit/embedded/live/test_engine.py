@@ -164,7 +164,7 @@ def test_boundaries_follow_x_without_a_restart_and_the_bucket_stays(begin: Begin
     drive.run(2)
     assert query._running is running and query.status(drive.now)["state"] == "STABLE"
     assert running is not None and running.sources["a"].interval_us == 50_000
-    with pytest.raises(UserError, match="write at least 248ms"):
+    with pytest.raises(UserError, match="write at least 249ms"):
         drive.engine.change("counts", {"delay_threshold": "200ms"}, drive.now)
     drive.engine.change("counts", {"delay_threshold": "200ms", "tuning": {"bucket": "10ms"}}, drive.now)
     assert query._running is not running and query.plan.bucket_us == 10_000
