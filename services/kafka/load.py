@@ -20,8 +20,8 @@ SAMPLE_S = 0.5
 OWN_SHARE = 0.5
 """Python runs one thread at a time, so a process that takes half of a core makes its threads wait for each other."""
 MACHINE_SHARE = 0.75
-CALM_FACTOR = 0.65
-"""It is loaded no more when less than so much of these shares is taken: gathering itself takes a third of the load away."""
+CALM_FACTOR = 0.75
+"""It is loaded no more when less than so much of these shares is taken: gathering itself takes a quarter of the load away."""
 
 
 class LoadGauge:
