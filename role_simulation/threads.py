@@ -271,7 +271,6 @@ TIME = SimpleNamespace(
     clock_gettime_ns=lambda _: scheduler().now_us * 1_000,
     perf_counter=lambda: scheduler().now_us / 1e6,
     thread_time=lambda: 0.0,
-    process_time=lambda: 0.0,
     strftime=real_time.strftime,
     gmtime=real_time.gmtime,
 )

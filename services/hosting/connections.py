@@ -58,7 +58,7 @@ class Connections:
         self.load = Load()
         """Whether the process gathers what can wait."""
         self._client_id = client_id
-        self._paths = {site: LogPath(cluster, CalmReaders(cluster), self.load) for site, cluster in self.clusters.items()}
+        self._paths = {site: LogPath(cluster, CalmReaders(cluster)) for site, cluster in self.clusters.items()}
         self._stream_paths: dict[str, LogPath] = {}
         self._topics = {site: _topic_clients(cluster) for site, cluster in self.clusters.items()}
         self.controls = {site: ControlDesk(cluster, self.load) for site, cluster in self.clusters.items()}
@@ -100,7 +100,7 @@ class Connections:
             return self._paths[site]
         if log.stream not in self._stream_paths:
             cluster = Cluster(site, self.settings, self._client_id, proxy)
-            self._stream_paths[log.stream] = LogPath(cluster, CalmReaders(cluster), self.load)
+            self._stream_paths[log.stream] = LogPath(cluster, CalmReaders(cluster))
         return self._stream_paths[log.stream]
 
 

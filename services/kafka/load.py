@@ -1,8 +1,8 @@
 """Whether a process has so much to do that what can wait is gathered.
 
-What a source logs, what an instance appends and what a reader fetches costs nearly as much for one row as for many. While a
-machine has time, each of them is done at once. When it has not, all of them wait a moment for what comes next, well within X:
-then there is less to do, and results come sooner than in a queue.
+What a source logs, what an instance appends and what is fetched of a control topic costs nearly as much for one row as for
+many. While a machine has time, each of them is done at once. When it has not, all of them wait a moment for what comes next,
+well within X: then there is less to do, and results come sooner than in a queue.
 
     not loaded ──this process takes half of a core, or the machine is three quarters busy──> loaded
          ^                                                                                     │
@@ -25,7 +25,7 @@ CALM_FACTOR = 0.75
 
 
 class LoadGauge:
-    """The decision. Times are in seconds of one clock."""
+    """The decision."""
 
     def __init__(self) -> None:
         self.is_high = False

@@ -39,7 +39,6 @@ from formats.frame_records import incarnation_of, is_control
 from logs.log import TrimmedError
 from reconcile.events import Frames, Read, ReadDone, Tail
 from services.kafka.clusters import Cluster, log_retry
-from services.kafka.load import Load
 from services.storage.log_partition import Fence, LogPartition, LogRecord, make_log_consumer
 from services.storage.shared_reader import FEW_RECORDS, MANY_RECORDS, CalmReaders, LogFetch
 
@@ -55,9 +54,7 @@ offset."""
 POLL_MS = 200
 PROMPT_US = 50_000
 """With boundary intervals up to this, what comes to a calm log is read at once. Of a longer interval, half of what goes beyond
-this may pass between two fetches: 25 ms where X is two seconds or more."""
-LOADED_PART = 5
-"""While the process is loaded, the next fetch begins this part of a boundary interval after one that has brought records."""
+this may pass between two fetches: 25 ms where X is a second or more."""
 RETRY_S = 0.1
 CLOSE_S = 2.0
 _TAIL_FETCH_BYTES = 64 << 10
@@ -118,8 +115,6 @@ class LogPath:
     """Their site's Kafka."""
     calm: CalmReaders
     """Read those of them that are calm."""
-    load: Load | None = None
-    """Whether what comes to them is gathered; None: never."""
 
 
 class LogReaders:
@@ -136,7 +131,7 @@ class LogReaders:
         """logs: all that may be read. The other parameters: see `LogReader`."""
         self._path_to = path_to
         self._readers = {
-            path: LogReader(path.cluster, places, deliver, path.calm, boundary_interval_us, path.load)
+            path: LogReader(path.cluster, places, deliver, path.calm, boundary_interval_us)
             for path in dict.fromkeys(path_to(log) for log in logs)
         }
 
@@ -161,17 +156,10 @@ class LogReader:
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        places: LogTopics,
-        deliver: OnDelivery,
-        calm: CalmReaders,
-        boundary_interval_us: int,
-        load: Load | None = None,
+        self, cluster: Cluster, places: LogTopics, deliver: OnDelivery, calm: CalmReaders, boundary_interval_us: int
     ) -> None:
         """calm: read calm logs of this cluster. boundary_interval_us: how often the newest boundary of a watched log is
-        looked for. load: whether what comes is gathered; None: never."""
-        self._load = load
+        looked for."""
         self._cluster = cluster
         self._places = places
         self._deliver = deliver
@@ -228,9 +216,7 @@ class LogReader:
         self._spare.close()
 
     def _gather_us(self) -> int:
-        usual_us = max(self._boundary_interval_us - PROMPT_US, 0) // 2
-        is_loaded = self._load is not None and self._load.is_high
-        return max(usual_us, self._boundary_interval_us // LOADED_PART) if is_loaded else usual_us
+        return max(self._boundary_interval_us - PROMPT_US, 0) // 2
 
     def _choose_tails(self) -> None:
         follows = dict(self._follows)
