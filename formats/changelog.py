@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TextIO
 
 import numpy as np
 import pyarrow as pa
 
 from boreal.model.frames import INFINITY, Boundary, Data, Frame, Ingest, RecDone, Start, Undo
+from boreal.model.lazy import lazy
 from boreal.model.schema import TRACEPARENT, Schema
 from formats.json_text import (
-    by_value,
+    by_run,
     column_texts,
     encode_json,
     joined,
@@ -103,16 +103,20 @@ class RowRecords:
     _emitted_us: int
     _replica: str
 
-    @cached_property
-    def _columns(self) -> dict[str, pa.Array]:
-        return column_texts(self._schema, self.frame.batch)
+    @lazy
+    def _times(self) -> pa.Array:
+        return moments(self.frame.batch.column(0))
 
-    @cached_property
+    @lazy
+    def _columns(self) -> dict[str, pa.Array]:
+        return column_texts(self._schema, self.frame.batch, self._times)
+
+    @lazy
     def data(self) -> pa.Array:
         """The user's rows as JSON, as in stable.jsonl."""
         return joined(object_parts(self._columns))
 
-    @cached_property
+    @lazy
     def keys(self) -> pa.Array | None:
         """The keys of the rows as JSON; None if the output has no key."""
         return joined(key_parts(self._key, self._columns)) if self._key else None
@@ -125,7 +129,7 @@ class RowRecords:
         found: list[bytes | None] = self.frame.batch.column(TRACEPARENT).cast(pa.binary()).to_pylist()
         return found
 
-    @cached_property
+    @lazy
     def records(self) -> pa.Array:
         """The records as JSON, as in changes.jsonl."""
         frame = self.frame
@@ -145,13 +149,13 @@ class RowRecords:
                 f',"epoch":{frame.epoch},"replica":{encode_json(self._replica)},"key":',
                 *key_parts(self._key, self._columns),
                 ',"event_time":"',
-                moments(frame.batch.column(0)),
+                self._times,
                 '","data":',
                 self.data,
                 ',"t_max":"',
-                moments(pa.array(self._t_max)),
+                by_run(self._t_max, moment),
                 '","ingest_ms":',
-                by_value(pa.array(self._ingest), milliseconds),
+                by_run(self._ingest, lambda at: encode_json(milliseconds(at))),
                 f",{encode_json(tail)[1:]}",
             ]
         )

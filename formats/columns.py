@@ -56,13 +56,19 @@ def _convert_halves(column: pa.Array, kind: Type, time_unit: str) -> tuple[pa.Ar
     return pa.concat_arrays([values for values, _ in halves]), np.concatenate([bad for _, bad in halves])
 
 
+def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The column with this type. pa.ArrowInvalid if a value does not fit. Arrow's cast takes its time where nothing changes,
+    too."""
+    return column if column.type == kind else column.cast(kind)
+
+
 def _to_string(column: pa.Array, _time_unit: str) -> pa.Array:
-    return column.cast(pa.string())
+    return _as(column, pa.string())
 
 
 def _to_int(column: pa.Array, _time_unit: str) -> pa.Array:
     if not pa.types.is_string(column.type):
-        return column.cast(pa.int64())
+        return _as(column, pa.int64())
     return _first_of(
         column,
         lambda texts: texts.cast(pa.int64()),
@@ -106,7 +112,7 @@ def _to_timestamp(column: pa.Array, time_unit: str) -> pa.Array:
     elif pa.types.is_date(column.type):
         times_us = _as_us(column, _MICROSECONDS)
     else:
-        times_us = _epoch(column.cast(pa.int64()), time_unit)
+        times_us = _epoch(_as(column, pa.int64()), time_unit)
     range_us = pc.min_max(times_us).as_py()
     if range_us["min"] is not None and not FIRST_TIME_US <= range_us["min"] <= range_us["max"] <= LAST_TIME_US:
         raise pa.ArrowInvalid("a time outside the years 1 to 9999")
@@ -136,6 +142,8 @@ def _as_us(column: pa.Array, kind: pa.TimestampType) -> pa.Array:
 
 def _epoch(numbers: pa.Array, time_unit: str) -> pa.Array:
     # Nanoseconds are truncated to microseconds. From coarser units the cast stays safe and detects overflow.
+    if time_unit == "us":
+        return numbers
     return numbers.cast(pa.timestamp(time_unit)).cast(_MICROSECONDS, safe=time_unit != "ns").cast(pa.int64())
 
 

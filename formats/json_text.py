@@ -20,10 +20,13 @@ from boreal.model.schema import FIRST_TIME_US, LAST_TIME_US, TIME, WINDOW, Schem
 encode_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def column_texts(schema: Schema, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """JSON texts of the user's rows by column name: the time or the window's edges, then the attributes."""
-    names = WINDOW if schema.windowed else (TIME,)
-    edges = {name: _json_texts(batch.column(name), Type.TIMESTAMP) for name in names}
+def column_texts(schema: Schema, batch: pa.RecordBatch, times: pa.Array | None = None) -> dict[str, pa.Array]:
+    """JSON texts of the user's rows by column name: the time or the window's edges, then the attributes. times: `moments` of
+    the first column, where they are known."""
+    if schema.windowed:
+        edges = {name: _json_texts(batch.column(name), Type.TIMESTAMP) for name in WINDOW}
+    else:
+        edges = {TIME: _shortened(batch.column(TIME), moments(batch.column(TIME)) if times is None else times)}
     return {**edges, **{name: _json_texts(batch.column(name), kind) for name, kind in schema.columns}}
 
 
@@ -66,11 +69,20 @@ def by_value(column: pa.Array, text: Callable[[Any], object]) -> pa.Array:
     return pa.array([encode_json(text(value)) for value in distinct], pa.string()).take(encoded.indices)
 
 
+def by_run(values: np.ndarray, text: Callable[[Any], str]) -> pa.Array | str:
+    """text(value) of each value, as a part for `joined`. values: one at least, of which few differ."""
+    if values[0] == values[-1] and (values == values[0]).all():
+        return text(values[0].item())
+    distinct, places = np.unique(values, return_inverse=True)
+    return pa.array([text(value) for value in distinct.tolist()], pa.string()).take(pa.array(places))
+
+
 def moments(times_us: pa.Array) -> pa.Array:
     """ISO 8601 in UTC with six fractional digits, so that the texts sort as the times do. times_us: int64 microseconds."""
-    # The bucket of the very last times ends after the year 9999; it gets the text of the last time.
-    within = pc.min_element_wise(times_us, pa.scalar(LAST_TIME_US), skip_nulls=False)
-    texts = pc.utf8_replace_slice(within.cast(pa.timestamp("us")).cast(pa.string()), 10, 11, "T")
+    if _may_hold(times_us, lambda times: times > LAST_TIME_US):
+        # The bucket of the very last times ends after the year 9999; it gets the text of the last time.
+        times_us = pc.min_element_wise(times_us, pa.scalar(LAST_TIME_US), skip_nulls=False)
+    texts = pc.utf8_replace_slice(times_us.cast(pa.timestamp("us")).cast(pa.string()), 10, 11, "T")
     return pc.binary_join_element_wise(texts, "Z", "")
 
 
@@ -116,10 +128,22 @@ def _bool_texts(column: pa.Array) -> pa.Array:
 
 def _timestamp_texts(column: pa.Array) -> pa.Array:
     """Quoted ISO 8601 in UTC, with six fractional digits if the fraction is not zero."""
-    texts = moments(column.cast(pa.int64()))
-    whole = pc.equal(pc.utf8_slice_codeunits(texts, 19, 27), ".000000Z")
-    short = pc.if_else(whole, pc.utf8_replace_slice(texts, 19, 27, "Z"), texts)
-    return pc.binary_join_element_wise('"', short, '"', "")
+    times_us = column.cast(pa.int64())
+    return _shortened(times_us, moments(times_us))
+
+
+def _shortened(times_us: pa.Array, texts: pa.Array) -> pa.Array:
+    """The `moments` of times, in quotes, without a fraction that is zero."""
+    if _may_hold(times_us, lambda times: times % 1_000_000 == 0):
+        whole = pc.equal(pc.utf8_slice_codeunits(texts, 19, 27), ".000000Z")
+        texts = pc.if_else(whole, pc.utf8_replace_slice(texts, 19, 27, "Z"), texts)
+    return pc.binary_join_element_wise('"', texts, '"', "")
+
+
+def _may_hold(column: pa.Array, condition: Callable[[np.ndarray], np.ndarray]) -> bool:
+    """Whether a value meets the condition, or some are null: then it takes Arrow to tell. A call of numpy's costs a fraction of
+    one of Arrow's for few rows, and most columns need nothing more."""
+    return column.null_count > 0 or bool(condition(column.to_numpy()).any())
 
 
 _TEXTS: dict[Type, Callable[[pa.Array], pa.Array]] = {

@@ -266,12 +266,12 @@ def _joined(parts: Sequence[ParsedRows], size: int) -> ParsedRows:
     )
 
 
-def json_types(shape: RecordShape) -> Iterator[pa.StructType]:
+def json_types(shape: RecordShape, has_numbers: bool = False) -> Iterator[pa.StructType]:
     """The expected types of JSON objects: times are all texts, or all numbers, and so are dates. None if Arrow has no such
-    type."""
+    type. has_numbers: whether times are likely to be numbers, which come first then."""
     texts_or_numbers = (pa.string(), pa.int64())
     has_dates = any(kind is Type.DATE for _, kind in shape.schema.columns)
-    for day, moment in product(texts_or_numbers if has_dates else (None,), texts_or_numbers):
+    for day, moment in product(texts_or_numbers if has_dates else (None,), texts_or_numbers[:: -1 if has_numbers else 1]):
         varying = {Type.TIMESTAMP: moment, Type.DATE: day}
         kinds = {name: varying.get(kind) or kind.arrow for name, kind in shape.schema.columns}
         kinds[shape.time] = moment
@@ -314,7 +314,7 @@ def fast_json(shape: RecordShape, records: Sequence[bytes]) -> RawColumns | None
     if not is_utf8(data):
         return None
     table = None
-    for kind in json_types(shape):
+    for kind in json_types(shape, _has_number(shape, records[0])):
         table = read_json(data, pa.struct([(_WRAPPER, kind)]), block_size=len(data) + 1)
         if table is not None:
             break
@@ -324,6 +324,14 @@ def fast_json(shape: RecordShape, records: Sequence[bytes]) -> RawColumns | None
     if rows.null_count or not _are_single(records, data):
         return None
     return columns_in(shape, dict(zip(kind.names, rows.flatten(), strict=True)))
+
+
+def _has_number(shape: RecordShape, record: bytes) -> bool:
+    """Whether the time of a record is a number: a guess at what the others have, since reading all in vain costs much more."""
+    try:
+        return isinstance(value_at(json.loads(record), shape.places.get(shape.time, ())), int)
+    except (ValueError, TypeError, RecursionError):
+        return False
 
 
 def _are_single(records: Sequence[bytes], data: bytes) -> bool:

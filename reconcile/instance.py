@@ -549,7 +549,9 @@ class Instance:
         effects += written
         if written:  # frames that are held back for a live branch are no heartbeat for readers
             self.said_us = said_us
-            self.boundary_at = now + self.plan.sign_of_life_us + pause_us
+            # What comes next at the same pace may be a little late: a sign of life just before it would be work for all.
+            slack_us = 0 if pause_us else self.plan.sign_of_life_us // 4
+            self.boundary_at = now + self.plan.sign_of_life_us + slack_us + pause_us
         if self.soutput.deferred is not None and self.soutput.deferred_bytes > self.plan.memory_bytes:
             # The deferred corrections no longer fit in memory. Write them now, and continue without the live branch, if any.
             # REC_DONE follows after the rest of the corrections.
@@ -766,7 +768,7 @@ class Instance:
             self.said_us = pause_to_say(pause_us, self.plan.calm_interval_us)
             effects += self.soutput.heartbeat(self.state, self._lacking(), self._stamp(now), self.said_us)
         # What is not urgent goes with what is done now.
-        if now < self.heartbeat_at - (self.plan.sign_of_life_us if self.is_quiet else 0):
+        if now < self.heartbeat_at - (self.plan.sign_of_life_us if self.is_quiet else self.plan.heartbeat_us // 4):
             return
         quiet_us = self._pause_us(now) if self.stagger.is_calm else 0
         self.is_quiet = quiet_us > 0
@@ -780,17 +782,22 @@ class Instance:
         self.stagger.forget_dead(self.heard_until)
         if is_reminder or not self.stagger.is_calm:
             effects += self._tell_peers()
-        acknowledged = self.claims.acknowledge(bool(self.stagger.peers))
-        if acknowledged and (acknowledged != self.acknowledged or now >= self.acknowledge_at):
-            # A repetition tells that this reader lives, well before its claim would end.
-            self.acknowledged = acknowledged
-            self.acknowledge_at = now + min(calm_beats * self.plan.heartbeat_us, self.plan.retention_us // 4)
-            effects.append(Acknowledge(acknowledged))
+        if is_reminder or now >= self.acknowledge_at:
+            self._acknowledge(now, calm_beats * self.plan.heartbeat_us, effects)
         # Producers may hold a bucket back for their whole alpha*X. It must still arrive here before it is overdue by our clock.
         rest = self.engine.latency_us + self._path_after() + self.skew_us + self.plan.spread_us(self.fragment)
         for link in self.links:
             micros = link.hop.value * 3 // 2 + rest
             effects += [Send(who, PathAfter(self.me, link.port.key, micros)) for who in link.to_tell(micros, is_reminder)]
+
+    def _acknowledge(self, now: int, repeat_us: int, effects: list[Effect]) -> None:
+        """Tell what is no longer needed. Nobody waits for that, so it is told with the reminders only, however fast rows come.
+        A repetition tells that this reader lives, well before its claim would end."""
+        acknowledged = self.claims.acknowledge(bool(self.stagger.peers))
+        if acknowledged and (acknowledged != self.acknowledged or now >= self.acknowledge_at):
+            self.acknowledged = acknowledged
+            self.acknowledge_at = now + min(repeat_us, self.plan.retention_us // 4)
+            effects.append(Acknowledge(acknowledged))
 
     @property
     def _calm_beats(self) -> int:

@@ -67,7 +67,8 @@ class Port:
     """The length of a bucket, in microseconds of event time."""
     grace_us: int
     """The grace of stable input: it is not overdue sooner than this after its arrival, in microseconds of run time. So a
-    backlog is not overdue at once. Tentative input has no grace, because its producer has already delayed it."""
+    backlog is not overdue at once. Tentative input has no grace, because its producer has already delayed it. Where the last
+    boundary says that the next one may be late (R24), the grace is longer by that, but at most twice as long."""
     tape: Tape = field(default_factory=Tape)
     """The stable prefix."""
     suffix: list[Chunk] = field(default_factory=list)
@@ -105,6 +106,8 @@ class Port:
     the ingest). A long list is made coarser."""
     boundary_ingest: int = 0
     """Clock value: the ingest time of the newest boundary."""
+    pause_us: int = 0
+    """What the newest boundary says: for how much longer than usual the stream may be silent, in microseconds (R24)."""
     ended: tuple[int, int] | None = None
     """The end of the stream as (ingest, not before), both clock values; None if it has not ended. A tentative end counts."""
     data_end: int = BEGINNING
@@ -177,7 +180,7 @@ class Port:
             if chunk.low < self.corrected_from:
                 upto = bucket_end(min(chunk.high, self.corrected_from - 1), self.bucket_us)
                 self.note(Arrival(upto, ingest_at(chunk.ingest, chunk.low), BEGINNING, upto >= self.data_end))
-            self._arrived(chunk, False, now + self.grace_us)
+            self._arrived(chunk, False, self._not_before(now))
 
     def take_tentative(self, frame: Data) -> None:
         """Take tentative rows of the visible replica. Only rows that are not before the highest t_max taken are new (R23)."""
@@ -206,7 +209,8 @@ class Port:
         elif self.suffix:
             self.suffix = self.suffix_from(frame.time)
             self.suffix_nbytes = sum(chunk.nbytes for chunk in self.suffix)
-        not_before = BEGINNING if frame.tentative else now + self.grace_us
+        self.pause_us = frame.pause
+        not_before = BEGINNING if frame.tentative else self._not_before(now)
         if frame.time >= INFINITY:
             self.ended = self.ended or (frame.ingest, not_before)
         else:
@@ -218,6 +222,10 @@ class Port:
         self.boundaries.append((frame.time, frame.ingest))
         self.boundaries = bounded(self.boundaries, self.tape.most_notes)
         self.boundary_ingest = frame.ingest
+
+    def _not_before(self, now: int) -> int:
+        """The clock value before which stable input that arrives now is not overdue."""
+        return now + self.grace_us + min(self.pause_us, self.grace_us)
 
     def revoke(self, now: int) -> None:
         """UNDO at the clock value `now`: drop the tentative suffix, rows and boundary."""

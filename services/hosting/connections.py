@@ -61,11 +61,11 @@ class Connections:
         self._paths = {site: LogPath(cluster, CalmReaders(cluster)) for site, cluster in self.clusters.items()}
         self._stream_paths: dict[str, LogPath] = {}
         self._topics = {site: _topic_clients(cluster) for site, cluster in self.clusters.items()}
-        self.controls = {site: ControlDesk(cluster, self.load) for site, cluster in self.clusters.items()}
+        self.controls = {site: ControlDesk(cluster, self.load.degree) for site, cluster in self.clusters.items()}
         """Write and read the control topics of each site."""
         self.calm_hosts = CalmHosts()
         """Runs the instances that have no rows."""
-        self.logs = LogClients(self.clusters, self.load)
+        self.logs = LogClients(self.clusters, self.load.degree)
         """The clients that write and search logs."""
         self.registry = QueryRegistry(self.home)
         """The records of queries."""

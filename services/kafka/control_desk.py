@@ -19,7 +19,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 
 from services.kafka.clusters import Cluster, log_retry
-from services.kafka.load import Load
+from services.kafka.load import LoadDegree
 from services.kafka.mailbox import Outbox
 
 WAITING = 256
@@ -30,7 +30,8 @@ _LINGER_MS = 2
 _BLOCK_MS = 100
 """How long a record waits for the leader of its topic at most, since others wait behind it."""
 _LOADED_MS = 20
-"""While the process is loaded, the next fetch begins so much later at least: well within a heartbeat."""
+"""While the process is loaded, the next fetch begins, and the next records are sent, so much later at least: well within a
+heartbeat."""
 _RETRY_S = 0.2
 _ASK_REFUSED_AGAIN_S = 10.0
 _CLOSE_S = 2.0
@@ -53,8 +54,8 @@ class Listener:
 class ControlDesk:
     """All methods return at once, and may be called from any thread. An unreachable site is silent."""
 
-    def __init__(self, cluster: Cluster, load: Load | None = None) -> None:
-        """load: says whether messages wait for others a little longer."""
+    def __init__(self, cluster: Cluster, load: LoadDegree = lambda: 0) -> None:
+        """load: of the process; while it is loaded, messages wait for others a little longer."""
         self._cluster = cluster
         self._load = load
         self._changed = threading.Condition()
@@ -67,10 +68,7 @@ class ControlDesk:
 
     def send(self, topic: str, value: bytes) -> None:
         """Send a record to a topic's only partition, or drop it."""
-        with self._changed:
-            if self._outbox is None:
-                self._outbox = Outbox(self._cluster, topic, WAITING, linger_ms=_LINGER_MS, max_block_ms=_BLOCK_MS)
-        self._outbox.put(value, topic=topic)
+        (self._outbox or self._open_outbox(topic)).put(value, topic=topic)
 
     def listen(self, listener: Listener) -> None:
         """Hand on the records that are written from now on, until `leave`."""
@@ -96,6 +94,13 @@ class ControlDesk:
             self._outbox.close()
         if self._thread is not None:
             self._thread.join(_CLOSE_S)
+
+    def _open_outbox(self, topic: str) -> Outbox:
+        with self._changed:
+            if self._outbox is None:
+                options = {"linger_ms": _LINGER_MS, "max_block_ms": _BLOCK_MS}
+                self._outbox = Outbox(self._cluster, topic, WAITING, lambda: self._rest_ms(0) / 1_000, **options)
+            return self._outbox
 
     # The thread
 
@@ -134,8 +139,11 @@ class ControlDesk:
             if found:
                 self._hand_on(listeners, found)
                 gather_ms = min(one.gather_ms for of_topic in listeners.values() for one in of_topic)
-                is_loaded = self._load is not None and self._load.is_high
-                self._pause((max(gather_ms, _LOADED_MS) if is_loaded else gather_ms) / 1_000)
+                self._pause(self._rest_ms(gather_ms) / 1_000)
+
+    def _rest_ms(self, gather_ms: int) -> int:
+        """How long what comes next gathers, where it may for `gather_ms` anyway."""
+        return max(gather_ms, _LOADED_MS) if self._load() else gather_ms
 
     def _hand_on(self, listeners: Mapping[str, Iterable[Listener]], found: dict[TopicPartition, list[ConsumerRecord]]) -> None:
         for place, records in found.items():

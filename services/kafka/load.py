@@ -4,15 +4,18 @@ What a source logs, what an instance appends and what is fetched of a control to
 many. While a machine has time, each of them is done at once. When it has not, all of them wait a moment for what comes next,
 well within X: then there is less to do, and results come sooner than in a queue.
 
-    not loaded ──this process takes half of a core, or the machine is three quarters busy──> loaded
-         ^                                                                                     │
-         └───────────────────────── both are well below that ──────────────────────────────────┘
+    0, not loaded ──this process takes half of a core, or the machine is three quarters busy──> 1, loaded
+          ^                                                                                     │
+          └───────────────────────── both are well below that ──────────────────────────────────┘
+
+The same again leads to degree 2, a quarter above these shares: what can wait longer gathers longer.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import psutil
 
@@ -20,20 +23,28 @@ SAMPLE_S = 0.5
 OWN_SHARE = 0.5
 """Python runs one thread at a time, so a process that takes half of a core makes its threads wait for each other."""
 MACHINE_SHARE = 0.75
+DEGREES = 1.0, 1.25
+"""How much of these shares is taken from each degree on."""
 CALM_FACTOR = 0.75
-"""It is loaded no more when less than so much of these shares is taken: gathering itself takes a quarter of the load away."""
+"""A degree ends when less than so much of its share is taken: gathering itself takes a quarter of the load away."""
+
+LoadDegree = Callable[[], int]
+"""Says how loaded a process is: 0 if it is not, 1 or 2."""
 
 
 class LoadGauge:
     """The decision."""
 
     def __init__(self) -> None:
-        self.is_high = False
+        self.degree = 0
 
     def note(self, own_share: float, machine_share: float) -> None:
         """Take what was used lately: of one core by this process, and of all cores by the whole machine."""
         level = max(own_share / OWN_SHARE, machine_share / MACHINE_SHARE)
-        self.is_high = level >= (CALM_FACTOR if self.is_high else 1.0)
+        while self.degree < len(DEGREES) and level >= DEGREES[self.degree]:
+            self.degree += 1
+        while self.degree and level < CALM_FACTOR * DEGREES[self.degree - 1]:
+            self.degree -= 1
 
 
 class Load:
@@ -45,13 +56,14 @@ class Load:
         self._at = time.monotonic()
         self._own_s, self._busy_s = used_seconds()
 
-    @property
-    def is_high(self) -> bool:
-        """Whether what can wait is to be gathered."""
-        if time.monotonic() - self._at >= SAMPLE_S:
-            with self._lock:
+    def degree(self) -> int:
+        """See `LoadDegree`."""
+        if time.monotonic() - self._at >= SAMPLE_S and self._lock.acquire(blocking=False):
+            try:
                 self._look()
-        return self._gauge.is_high
+            finally:
+                self._lock.release()
+        return self._gauge.degree
 
     def _look(self) -> None:
         now = time.monotonic()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import logging
+import queue
 import threading
-from collections.abc import Hashable, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
@@ -20,10 +22,9 @@ _logger = logging.getLogger("boreal.mailbox")
 
 
 class Mailbox(Generic[Key, Value]):
-    """The newest value of each key, until it is taken. at_most: maximum number of keys; the oldest ones are dropped."""
+    """The newest value of each key, until it is taken."""
 
-    def __init__(self, at_most: int | None = None) -> None:
-        self._at_most = at_most
+    def __init__(self) -> None:
         self._newest: dict[Key, Value] = {}
         self._changed = threading.Condition()
         self._is_closed = False
@@ -32,8 +33,6 @@ class Mailbox(Generic[Key, Value]):
         """Add values; returns at once."""
         with self._changed:
             self._newest.update(values)
-            while self._at_most is not None and len(self._newest) > self._at_most:
-                del self._newest[next(iter(self._newest))]
             self._changed.notify()
 
     def take(self, timeout_s: float | None = None) -> dict[Key, Value] | None:
@@ -49,35 +48,71 @@ class Mailbox(Generic[Key, Value]):
             self._changed.notify()
 
 
+class _Waiting(NamedTuple):
+    """A record that waits to be sent."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+
+
 class Outbox:
     """Sends records to the only partition of a topic from a separate thread, since creating a producer and sending may block
     while the cluster is unreachable. Records that cannot be sent at once are dropped, and hold up no others. Of waiting ones,
-    the newest of each key is kept."""
+    the newest of each key is sent.
 
-    def __init__(self, cluster: Cluster, topic: str, at_most: int | None = None, **options: Any) -> None:
+    Many threads put records, many times a second. So they share a queue, and no lock that one of them may hold while the
+    interpreter has stopped it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        at_most: int | None = None,
+        rest_s: Callable[[], float] = lambda: 0.0,
+        **options: Any,
+    ) -> None:
         """topic: of records that do not name another. at_most: maximum number of waiting records; the oldest are dropped.
-        options: of the producer."""
+        rest_s: asked after records are sent: for how long the next ones gather, in seconds. options: of the producer."""
         self._cluster = cluster
         self._topic = topic
+        self._rest_s = rest_s
         self._options = options
-        self._waiting: Mailbox[Hashable, tuple[str, bytes | None, bytes | None]] = Mailbox(at_most)
-        self._numbers = itertools.count()
+        self._closed = threading.Event()
+        self._at_most = at_most
+        self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"outbox-{topic}", daemon=True)
         self._thread.start()
 
     def put(self, value: bytes | None, key: bytes | None = None, topic: str | None = None) -> None:
         """Send a record; returns at once. A record without a key replaces no other."""
-        self._waiting.put({next(self._numbers) if key is None else key: (topic or self._topic, key, value)})
+        self._waiting.put(_Waiting(topic or self._topic, key, value))
+        while self._at_most is not None and self._waiting.qsize() > self._at_most:
+            with suppress(queue.Empty):
+                self._waiting.get_nowait()
 
     def close(self) -> None:
-        self._waiting.close()
+        self._closed.set()
+        self._waiting.put(None)
         self._thread.join(timeout=2)
+
+    def _take(self) -> list[_Waiting]:
+        """Wait for records, and take all: the newest of each key. Empty once this is closed."""
+        taken: dict[Hashable, _Waiting] = {}
+        numbers = itertools.count()
+        record = self._waiting.get()
+        with suppress(queue.Empty):
+            while not self._closed.is_set():
+                if record is not None:
+                    taken[next(numbers) if record.key is None else record.key] = record
+                record = self._waiting.get_nowait()
+        return [] if self._closed.is_set() else list(taken.values())
 
     def _run(self) -> None:
         producer: KafkaProducer | None = None
-        while (waiting := self._waiting.take()) is not None:
+        while waiting := self._take():
             refused: set[str] = set()
-            for topic, key, value in waiting.values():
+            for topic, key, value in waiting:
                 try:
                     producer = producer or self._cluster.make_producer(patient=False, **self._options)
                     if topic not in refused:
@@ -87,5 +122,6 @@ class Outbox:
                     refused.add(topic)
                     if producer is None:
                         break
+            self._closed.wait(self._rest_s())
         if producer is not None:
             close_producer(producer, 1)

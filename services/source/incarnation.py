@@ -41,6 +41,7 @@ from logs.source_restart import SourceRestart
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, StopSignal, now_us
 from services.hosting.registry import Registry, RegistryError
+from services.kafka.load import LoadDegree
 from services.source.letters import Letters
 from services.source.post_box import STALLED_S, PostBox
 from services.source.user_topic import UserTopic
@@ -76,7 +77,7 @@ class SourceIncarnation:
     """`run` goes on until it is stopped or fenced, and returns the process's exit code.
 
     intake: a new one, for the topic. logs: all logs of the stream. fenced: set when another incarnation writes the logs.
-    on_change: called whenever the status may have changed. is_loaded: whether what can wait is gathered.
+    on_change: called whenever the status may have changed. load: of the process.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class SourceIncarnation:
         letters: Letters,
         stopping: StopSignal,
         fenced: threading.Event,
-        is_loaded: Callable[[], bool] = lambda: False,
+        load: LoadDegree = lambda: 0,
     ) -> None:
         self.plan = plan
         self.intake = intake
@@ -101,7 +102,7 @@ class SourceIncarnation:
         self.evidence = Evidence(inputs.topic, now_us, intake.answer)
         self._stopping = stopping
         self._fenced = fenced
-        self._is_loaded = is_loaded
+        self._load = load
         self._rest_until_us = self._rested_us = 0
         self._has_begun = self._is_absent = self._is_unanswered = self._is_stalled = False
         self._waits_for: str | None = None
@@ -199,13 +200,14 @@ class SourceIncarnation:
         if has_rows:
             self._log_batch(found)
         self._look_for_evidence(has_rows)
-        now = now_us()
+        now, rest_us = now_us(), self._rest_after(records)
         if has_rows or now >= self._next_boundary_us:
             self._last_boundary_us = now
             pause_us = self.plan.calm_pause_us if self.topic.is_calm else 0
-            self._append(self.intake.heartbeat(now, self._pace.say(now, pause_us, self.plan.calm_interval_us)))
+            said_us = self._pace.say(now, pause_us, self.plan.calm_interval_us)
+            self._append(self.intake.heartbeat(now, max(said_us, rest_us)))
         self._settle()
-        self._rest_until_us = self._rest_after(records)
+        self._rest_until_us = tick_after(now_us(), rest_us) if rest_us else 0
         self._lag_records = self.topic.lag()
         if not self._lag_records:
             self._caught_up_us = now
@@ -214,12 +216,13 @@ class SourceIncarnation:
             self._look_for_partitions()
 
     def _rest_after(self, records: int) -> int:
-        """Until when records gather after a batch of so many where the process is loaded: until the next tick, so that all
-        sources write at one time. Not if more than a batch waits already; and those of a calm topic gather elsewhere."""
+        """How long records gather after a batch of so many where the process is loaded, in microseconds: until the next tick of
+        this interval, so that all sources write at one time. Readers are told, since a loaded source may be late as well. None
+        gather if more than a batch waits already; and those of a calm topic gather elsewhere."""
         is_backlog = records >= (self.intake.most_records or FRAME_ROWS)
-        if not records or is_backlog or self.topic.is_calm or not self._is_loaded():
+        if not records or is_backlog or self.topic.is_calm:
             return 0
-        return tick_after(now_us(), self.plan.boundary_interval_us)
+        return self._load() * self.plan.boundary_interval_us
 
     @property
     def _next_boundary_us(self) -> int:

@@ -99,7 +99,7 @@ class SourceProcess:
             intake = self.make_intake(former)
             inputs = SourceInputs(topic, box, registry)
             incarnation = SourceIncarnation(
-                plan, intake, inputs, logs, letters, stopping, fenced, lambda: self.connections.load.is_high
+                plan, intake, inputs, logs, letters, stopping, fenced, self.connections.load.degree
             )
             trimmer = stack.enter_context(closing(Trimmer(logs.values())))
 

@@ -31,7 +31,7 @@ from logs.index import Index
 from logs.log import ControlFrame, TrimmedError
 from logs.restart import holds
 from services.kafka.clusters import RECORD_BYTES, Cluster, close_producer, knows_topic, silence_producer
-from services.kafka.load import Load
+from services.kafka.load import LoadDegree
 from services.kafka.row_producers import KafkaPythonRows, RowProducer
 from services.storage.log_partition import LogPartition, make_log_consumer
 
@@ -97,8 +97,8 @@ class LogPlaces(Protocol):
 class SiteClients:
     """The clients with which one process reads and writes the logs of one site, and writes q.out; created on first use."""
 
-    def __init__(self, cluster: Cluster, load: Load | None = None) -> None:
-        """load: whether the process gathers what logs append; None: never."""
+    def __init__(self, cluster: Cluster, load: LoadDegree = lambda: 0) -> None:
+        """load: of the process; while it is loaded, what logs append is gathered."""
         self._cluster = cluster
         self._load = load
         self._reading = threading.RLock()
@@ -131,7 +131,7 @@ class SiteClients:
     @property
     def is_loaded(self) -> bool:
         """Whether what logs append is gathered."""
-        return self._load is not None and self._load.is_high
+        return self._load() > 0
 
     @cached_property
     def producer(self) -> KafkaProducer:
@@ -201,7 +201,7 @@ class LogClients:
     then nobody can write with them, and roles that begin later get others. A query whose append was rejected gets its own from
     then on, so that it cannot stop the others again."""
 
-    def __init__(self, clusters: Mapping[str, Cluster], load: Load | None = None) -> None:
+    def __init__(self, clusters: Mapping[str, Cluster], load: LoadDegree = lambda: 0) -> None:
         """load: as for `SiteClients`."""
         self._clusters = clusters
         self._load = load

@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol
 
 from kafka import KafkaConsumer, TopicPartition
@@ -31,6 +30,7 @@ from kafka.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError
 
 from boreal.model import codec
 from boreal.model.frames import Frame
+from boreal.model.lazy import lazy
 from services.kafka.clusters import Cluster, log_retry
 from services.storage.log_partition import FetchSize, LogRecord, log_record, make_log_consumer
 
@@ -63,7 +63,7 @@ class LogFetch:
     end: int
     """The end of the log, as of the fetch."""
 
-    @cached_property
+    @lazy
     def frames(self) -> list[tuple[LogRecord, Frame]]:
         """The records of a log of ours, each with its frame: decoded once for all instances that read the log. CorruptError if
         one of them is damaged."""

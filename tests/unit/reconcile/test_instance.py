@@ -41,6 +41,7 @@ from reconcile.limits import PRODUCTION
 from reconcile.links import HOP_SAMPLES
 from reconcile.orders import Answer, Copy, EndRedo, Order, RollBack
 from reconcile.recovery import Restart, VerifiedCheckpoint, plan_restart
+from reconcile.stagger import CALM_BEATS
 from reconcile.upstream import Rank
 from sunion.steps import Step
 from tests.harness import MS, InstanceDriver, S, chain_of, plan_of, query_of
@@ -766,9 +767,17 @@ def test_the_inputs_of_a_checkpoint_are_let_go_once_its_upload_has_arrived_and_n
     flow(one, 1000 * MS, 1200 * MS)
     assert {effect.positions for effect in one.effects if isinstance(effect, Acknowledge)} == {first.inputs}
     one.give(CheckpointStored(second.number))
-    flow(one, 1200 * MS, 1400 * MS)
+    flow(one, 1200 * MS, 2200 * MS)
     acknowledged = [effect.positions for effect in one.effects if isinstance(effect, Acknowledge)]
     assert acknowledged[-1] == second.inputs != first.inputs
+
+
+def test_what_is_no_longer_needed_is_told_with_the_reminders_only_however_fast_rows_come() -> None:
+    one = InstanceDriver(union_plan())
+    flow(one, 0, 3000 * MS)
+    told = [effect.positions for effect in one.effects if isinstance(effect, Acknowledge)]
+    reminder_us = CALM_BEATS * one.instance.plan.heartbeat_us
+    assert 1 < len(told) == len(set(told)) <= 3000 * MS // (reminder_us * 3 // 4) + 1
 
 
 def test_a_lone_checkpoint_lets_no_input_go() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -116,7 +115,7 @@ def test_rows_before_those_of_a_version_whose_schema_is_refused_do_not_wait_for_
     """And all others wait in their order, also those of a version that the registry knows."""
     form = Form(1)
     topic = stable_topic(kafka, monkeypatch, 0, form)
-    topic.put([*rows(0, 2), *(replace(row, version=b"2") for row in rows(2, 4)), *rows(4, 6)], 0)
+    topic.put([*rows(0, 2), *(row._replace(version=b"2") for row in rows(2, 4)), *rows(4, 6)], 0)
 
     def wait(error: RegistryError) -> None:
         assert str(error) == "version 2" and kafka.transactions == [[0, 1]] and topic.next_id == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.kafka import load as load_module
-from services.kafka.load import CALM_FACTOR, MACHINE_SHARE, OWN_SHARE, SAMPLE_S, Load, LoadGauge
+from services.kafka.load import CALM_FACTOR, DEGREES, MACHINE_SHARE, OWN_SHARE, SAMPLE_S, Load, LoadGauge
 
 
 def test_a_process_or_a_machine_with_much_to_do_is_loaded() -> None:
@@ -13,18 +13,30 @@ def test_a_process_or_a_machine_with_much_to_do_is_loaded() -> None:
     idle.note(OWN_SHARE - 0.01, MACHINE_SHARE - 0.01)
     own.note(OWN_SHARE, 0.0)
     machine.note(0.0, MACHINE_SHARE)
-    assert (idle.is_high, own.is_high, machine.is_high) == (False, True, True)
+    assert (idle.degree, own.degree, machine.degree) == (0, 1, 1)
+
+
+def test_with_even_more_to_do_it_is_loaded_to_the_second_degree() -> None:
+    gauge = LoadGauge()
+    gauge.note(0.0, DEGREES[1] * MACHINE_SHARE)
+    assert gauge.degree == 2
+    gauge.note(0.0, CALM_FACTOR * DEGREES[1] * MACHINE_SHARE)
+    assert gauge.degree == 2
+    gauge.note(0.0, CALM_FACTOR * DEGREES[1] * MACHINE_SHARE - 0.01)
+    assert gauge.degree == 1
+    gauge.note(0.0, 0.0)
+    assert gauge.degree == 0
 
 
 def test_what_gathering_saves_does_not_end_it() -> None:
     gauge = LoadGauge()
     gauge.note(OWN_SHARE, 0.0)
     gauge.note(CALM_FACTOR * OWN_SHARE, 0.0)
-    assert gauge.is_high
+    assert gauge.degree == 1
     gauge.note(CALM_FACTOR * OWN_SHARE - 0.01, CALM_FACTOR * MACHINE_SHARE)
-    assert gauge.is_high, "the machine still has much to do"
+    assert gauge.degree == 1, "the machine still has much to do"
     gauge.note(CALM_FACTOR * OWN_SHARE - 0.01, 0.0)
-    assert not gauge.is_high
+    assert gauge.degree == 0
 
 
 def test_the_load_is_measured_when_it_is_asked_for_and_not_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,11 +45,11 @@ def test_the_load_is_measured_when_it_is_asked_for_and_not_more_often(monkeypatc
     monkeypatch.setattr(load_module, "used_seconds", lambda: used)
     load = Load()
     now, used = SAMPLE_S / 2, (SAMPLE_S, 0.0)
-    assert not load.is_high
+    assert load.degree() == 0
     now = SAMPLE_S
-    assert load.is_high
+    assert load.degree() == 2
     now = 10 * SAMPLE_S
-    assert not load.is_high, "nothing was used since"
+    assert load.degree() == 0, "nothing was used since"
 
 
 def test_what_a_machine_has_used_grows_with_its_work() -> None:

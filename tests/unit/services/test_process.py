@@ -20,7 +20,7 @@ from kafka.future import Future
 from services.hosting import process
 from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, ExitRequest, Resources, StatusDesk, StatusPublisher, StopSignal
 from services.kafka.clusters import Cluster
-from services.kafka.timekeeper import Timekeeper
+from services.kafka.timekeeper import Timekeeper, steady_us
 from services.kafka.topics import STATUS
 
 
@@ -113,6 +113,41 @@ def test_a_clock_that_is_begun_with_is_the_brokers() -> None:
     keeper = Timekeeper()
     keeper.begin(cast(Cluster, Kafka(ahead_ms=7_000)))
     assert abs(keeper.now_us() - time.time_ns() // 1_000 - 7_000_000) < 1_000_000
+
+
+def test_the_clock_never_falls_for_threads_that_read_it_while_it_is_corrected() -> None:
+    keeper, ends = Timekeeper(), threading.Event()
+    fallen: list[tuple[int, int]] = []
+    last = [0]
+
+    def read() -> None:
+        while not ends.is_set():
+            before = last[0]
+            now = keeper.now_us()
+            last[0] = max(last[0], now)
+            if now < before:
+                fallen.append((before, now))
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    for turn in range(400):
+        keeper._take(steady_us(), (keeper.now_us() + (1 if turn % 2 else -1) * 50_000) // 1_000)
+    ends.set()
+    for reader in readers:
+        reader.join()
+    assert not fallen
+
+
+def test_who_reads_the_clock_while_it_changes_waits_for_the_change() -> None:
+    keeper = Timekeeper()
+    with keeper._changing():
+        reader = threading.Thread(target=keeper.now_us)
+        reader.start()
+        reader.join(0.2)
+        assert reader.is_alive()
+    reader.join(10)
+    assert not reader.is_alive()
 
 
 def test_where_the_broker_does_not_let_us_ask_the_wall_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

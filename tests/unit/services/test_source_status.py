@@ -13,6 +13,7 @@ import pytest
 from kafka.errors import KafkaConnectionError
 from pydantic import ValidationError
 
+from boreal.model.frames import Frame, LogId
 from boreal.query.spec import load_query
 from deployment.query_record import QueryRecord
 from deployment.status_fields import PROCESS, SOURCE
@@ -179,24 +180,49 @@ def test_a_spool_that_cannot_be_opened_is_told_of_and_the_source_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("records", "is_calm", "is_loaded", "rests"),
+    ("records", "is_calm", "degree", "intervals"),
     [
-        (9, False, True, True),
-        (9, False, False, False),
-        (9, True, True, False),
-        (0, False, True, False),
-        (FRAME_ROWS, False, True, False),
+        (9, False, 1, 1),
+        (9, False, 2, 2),
+        (9, False, 0, 0),
+        (9, True, 1, 0),
+        (0, False, 1, 0),
+        (FRAME_ROWS, False, 1, 0),
     ],
 )
-def test_after_a_batch_records_gather_until_the_next_tick_while_the_process_is_loaded(
-    make_source: Make, monkeypatch: pytest.MonkeyPatch, records: int, is_calm: bool, is_loaded: bool, rests: bool
+def test_after_a_batch_records_gather_as_long_as_the_process_is_loaded(
+    make_source: Make, monkeypatch: pytest.MonkeyPatch, records: int, is_calm: bool, degree: int, intervals: int
 ) -> None:
     """Not where more than a batch waits, and not those of a calm topic, which gather elsewhere."""
     topic = Topic([0])
     monkeypatch.setattr(topic, "is_calm", is_calm, raising=False)
     source = make_source(topic, [])
-    monkeypatch.setattr(source, "_is_loaded", lambda: is_loaded)
-    before, until = now_us(), source._rest_after(records)
-    interval_us = source.plan.boundary_interval_us
-    assert (until > 0) == rests and until % interval_us == 0
-    assert not rests or before < until <= now_us() + interval_us
+    monkeypatch.setattr(source, "_load", lambda: degree)
+    assert source._rest_after(records) == intervals * source.plan.boundary_interval_us
+
+
+def test_a_loaded_source_tells_its_readers_how_long_it_gathers_and_rests_until_the_next_tick_of_that(
+    make_source: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[int] = []
+    topic = Topic([0])
+    monkeypatch.setattr(topic, "is_calm", False, raising=False)
+    monkeypatch.setattr(topic, "lag", lambda: 0, raising=False)
+    source = make_source(topic, [])
+    monkeypatch.setattr(source, "_load", lambda: 2)
+    monkeypatch.setattr(source, "_poll", lambda: {0: range(9)})
+    for unused in ("_log_batch", "_look_for_evidence", "_look_for_partitions"):
+        monkeypatch.setattr(source, unused, lambda *_: None)
+
+    def heartbeat(now: int, pause_us: int) -> list[tuple[LogId, Frame]]:
+        said.append(pause_us)
+        return []
+
+    monkeypatch.setattr(source.intake, "heartbeat", heartbeat)
+    before = now_us()
+    source._turn()
+    gathers_us = 2 * source.plan.boundary_interval_us
+    assert said == [gathers_us]
+    assert source._rest_until_us % gathers_us == 0 and before < source._rest_until_us <= now_us() + gathers_us
+    source._turn()
+    assert 0 < source._rested_us <= gathers_us, "X counts the time that records have gathered"

@@ -104,6 +104,19 @@ def test_stable_arrivals_get_a_grace_and_tentative_ones_none() -> None:
     assert [arrival[:3] for arrival in one.ports["a"].arrivals] == [(20, 20, BEGINNING)]
 
 
+@pytest.mark.parametrize(("pause", "not_before"), [(0, 1050), (30, 1080), (900, 1100)])
+def test_the_grace_is_longer_where_the_next_boundary_may_be_late_but_at_most_twice_as_long(pause: int, not_before: int) -> None:
+    """R24: rows of a bucket that is not over wait for it, and are not to leave twice meanwhile."""
+    one = SUnionDriver("a", grace=50)
+    one.ports["a"].take_boundary(Boundary(one.origin, 0, 0, False, 0, 0, pause=pause), 0)
+    one.ports["a"].released(0)
+    one.now = 1000
+    one.rows("a", 3, ingest=10)
+    assert [arrival[:3] for arrival in one.ports["a"].arrivals] == [(10, 10, not_before)]
+    one.boundary("a", 20, ingest=10)
+    assert one.ports["a"].pause_us == 0
+
+
 @pytest.mark.parametrize(("cause", "due"), [(EARLY, [(20, 10, BEGINNING), (30, 10, 1050)]), ("jfk", [(30, 10, 1050)])])
 def test_what_replaces_early_answers_keeps_their_deadline(cause: str, due: list[tuple[int, int, int]]) -> None:
     """R8: it was here before, and is no backlog. After a failure the rest of the backlog comes with it."""
