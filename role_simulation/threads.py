@@ -32,7 +32,16 @@ def now_us() -> int:
 
 
 def _microseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else max(round(seconds * 1e6), 0)
+    """At least one, unless no time is to pass: whoever waits for a moment that is less ahead would never reach it."""
+    if seconds is None or seconds <= 0:
+        return None if seconds is None else 0
+    return max(round(seconds * 1e6), 1)
+
+
+def _deadline(timeout: float | None) -> int | None:
+    """The simulated time after a timeout; None for none."""
+    within_us = _microseconds(timeout)
+    return None if within_us is None else scheduler().now_us + within_us
 
 
 class Lock:
@@ -53,7 +62,7 @@ class Lock:
         if self._depth and self._is_reentrant and self._owner is me:
             self._depth += 1
             return True
-        deadline = None if timeout < 0 else run.now_us + round(timeout * 1e6)
+        deadline = None if timeout < 0 else _deadline(timeout)
         while self._depth:
             if not blocking:
                 return False
@@ -129,7 +138,7 @@ class Condition:
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
         run = scheduler()
-        deadline = None if timeout is None else run.now_us + round(timeout * 1e6)
+        deadline = _deadline(timeout)
         while not (result := predicate()):
             if deadline is not None and deadline <= run.now_us:
                 break
@@ -231,7 +240,7 @@ class SimpleQueue(Generic[Item]):
     def get(self, block: bool = True, timeout: float | None = None) -> Item:
         run = scheduler()
         run.check_alive()
-        deadline = None if timeout is None else run.now_us + round(timeout * 1e6)
+        deadline = _deadline(timeout)
         while not self._items:
             if not block or (deadline is not None and deadline <= run.now_us):
                 raise real_queue.Empty

@@ -46,6 +46,34 @@ class JsonLines(logging.Formatter):
         return json.dumps(fields, ensure_ascii=False, default=str)
 
 
+class LineHandler(logging.Handler):
+    """Writes each event at once, with one call of the system, and without a lock: many threads log at the moments at which a
+    process has the most to do, and would wait for whoever the interpreter has stopped while it held the lock."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        try:
+            self._file: int | None = stream.fileno()
+        except (OSError, ValueError):
+            self._file = None  # a stream in memory
+
+    def createLock(self) -> None:
+        self.lock = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = f"{self.format(record)}\n"
+            if self._file is None:
+                self._stream.write(line)
+                return
+            left = line.encode(errors="backslashreplace")
+            while left:
+                left = left[os.write(self._file, left) :]
+        except Exception:
+            self.handleError(record)
+
+
 def facts(**fields: Any) -> dict[str, Any]:
     """What a message says, for programs: `logger.info(text, ..., extra=facts(instance=...))`."""
     return {"facts": fields}
@@ -61,7 +89,7 @@ def set_up_logging(process: str, stream: TextIO | None = None) -> None:
         # Roles of several queries share a worker: the name of the thread says which one speaks.
         speaker = f"{process}/%(threadName)s" if process.startswith("worker.") else process
         formatter = logging.Formatter(f"%(asctime)s %(levelname)s {speaker} %(name)s: %(message)s")
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = LineHandler(stream or sys.stderr)
     handler.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=[handler])
 

@@ -222,7 +222,8 @@ class SourceIncarnation:
         is_backlog = records >= (self.intake.most_records or FRAME_ROWS)
         if not records or is_backlog or self.topic.is_calm:
             return 0
-        return self._load() * self.plan.boundary_interval_us
+        degree = self._load()
+        return (degree + 1) * self.plan.boundary_interval_us if degree else 0
 
     @property
     def _next_boundary_us(self) -> int:

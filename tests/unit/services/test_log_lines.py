@@ -5,17 +5,19 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from boreal.model.errors import UserError
-from services.hosting.log_lines import facts, set_up_logging
+from services.hosting.log_lines import LineHandler, facts, set_up_logging
 
 FIELDS = ["time", "level", "process", "kind", "query", "thread", "logger", "message", "facts", "error"]
 
@@ -105,3 +107,24 @@ def test_a_process_that_fails_says_so_in_lines_that_all_parse(monkeypatch: pytes
     assert done.returncode == 1
     assert [line["message"] for line in lines] == ["a warning of the server's", "egress.q.a failed"]
     assert {line["process"] for line in lines} == {"egress.q.a"} and "on purpose" in lines[1]["error"]
+
+
+def test_a_line_is_written_whole_and_at_once_whatever_another_thread_holds(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as stream:
+        handler = LineHandler(stream)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        assert handler.lock is None, "a thread that is stopped while it logs stops no other"
+        for text in ("one", "two \N{SNOWMAN}", "x" * 100_000):
+            handler.handle(logging.makeLogRecord({"msg": text}))
+        assert (tmp_path / "log").read_text() == f"one\ntwo \N{SNOWMAN}\n{'x' * 100_000}\n"
+
+
+def test_a_line_that_cannot_be_written_disturbs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[logging.LogRecord] = []
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "w") as stream:
+        handler = LineHandler(stream)
+        monkeypatch.setattr(handler, "handleError", failed.append)
+        handler.handle(logging.makeLogRecord({"msg": "nobody reads this"}))
+    assert len(failed) == 1

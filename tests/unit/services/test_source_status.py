@@ -182,8 +182,8 @@ def test_a_spool_that_cannot_be_opened_is_told_of_and_the_source_goes_on(
 @pytest.mark.parametrize(
     ("records", "is_calm", "degree", "intervals"),
     [
-        (9, False, 1, 1),
-        (9, False, 2, 2),
+        (9, False, 1, 2),
+        (9, False, 2, 3),
         (9, False, 0, 0),
         (9, True, 1, 0),
         (0, False, 1, 0),
@@ -221,7 +221,7 @@ def test_a_loaded_source_tells_its_readers_how_long_it_gathers_and_rests_until_t
     monkeypatch.setattr(source.intake, "heartbeat", heartbeat)
     before = now_us()
     source._turn()
-    gathers_us = 2 * source.plan.boundary_interval_us
+    gathers_us = 3 * source.plan.boundary_interval_us
     assert said == [gathers_us]
     assert source._rest_until_us % gathers_us == 0 and before < source._rest_until_us <= now_us() + gathers_us
     source._turn()
