@@ -8,7 +8,7 @@ well within X: then there is less to do, and results come sooner than in a queue
           ^                                                                                     │
           └───────────────────────── both are well below that ──────────────────────────────────┘
 
-The same again leads to degree 2, a quarter above these shares: what can wait longer gathers longer.
+The same leads on to degree 2, a quarter above these shares: sources gather longer.
 """
 
 from __future__ import annotations

@@ -223,7 +223,8 @@ class SourceIncarnation:
         if not records or is_backlog or self.topic.is_calm:
             return 0
         degree = self._load()
-        return (degree + 1) * self.plan.boundary_interval_us if degree else 0
+        span_us = min(self.plan.boundary_interval_us, self.plan.delay_threshold_us // 10)  # the interval may be stated
+        return (degree + 1) * span_us if degree else 0
 
     @property
     def _next_boundary_us(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -199,6 +200,8 @@ def test_after_a_batch_records_gather_as_long_as_the_process_is_loaded(
     source = make_source(topic, [])
     monkeypatch.setattr(source, "_load", lambda: degree)
     assert source._rest_after(records) == intervals * source.plan.boundary_interval_us
+    source.plan = replace(source.plan, boundary_interval_us=source.plan.delay_threshold_us)
+    assert source._rest_after(records) == intervals * source.plan.delay_threshold_us // 10, "X leaves no time for more"
 
 
 def test_a_loaded_source_tells_its_readers_how_long_it_gathers_and_rests_until_the_next_tick_of_that(
