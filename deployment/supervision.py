@@ -223,7 +223,9 @@ class Supervision:
                     if wanted is not None and wanted.version != process.child.version:
                         process.child = wanted
             case ProcessExit(name):
-                process = self.processes[name]
+                process = self.processes.get(name)
+                if process is None:
+                    return []  # a supervisor before this one had started it, and we were asked for something else meanwhile
                 has_failed = process.phase is ProcessPhase.RUNNING and name in self._wanted
                 self._handle_exit(process, now)
                 if has_failed:

@@ -31,7 +31,7 @@ CAUGHT_AT: dict[str, int] = {
 
 CAUGHT_JOINED_AT: dict[str, int] = {
     "placement_keeps_the_dead": 2,
-    "replicas_share_a_worker": 16,
+    "replicas_share_a_worker": 66,
 }
 """The same of the placement, where workers have joined their sites."""
 

@@ -323,3 +323,10 @@ def test_a_process_that_goes_to_another_version_by_itself_is_not_restarted_for_i
     supervision.handle(ReadinessReport("egress.q.a", True), 1)
     assert supervision.handle(ProcessTargets((after,)), 2) == []
     assert supervision.processes["egress.q.a"].child == after and not supervision.unready()
+
+
+def test_the_end_of_a_process_that_is_not_known_is_no_matter() -> None:
+    """A supervisor that takes over may hear how roles end that the one before it had started."""
+    world = World()
+    assert world.tell(ProcessExit("egress.gone.a")) == []
+    assert {child.name for child in ALL} == set(world.running)
