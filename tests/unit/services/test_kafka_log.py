@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import tracemalloc
 from contextlib import suppress
 from types import SimpleNamespace
@@ -252,3 +253,24 @@ def test_a_consumer_that_no_longer_answers_is_replaced() -> None:
     for partition in (0, 1):
         assert KafkaLog(LogId("out", "r0", partition), "out", site).start == 0
     assert (kafka.made, kafka.closed) == (2, 1)
+
+
+def test_threads_that_need_a_producer_at_one_moment_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two of them, frames of one log would change places."""
+    goes_on, made, got = threading.Event(), list[object](), list[object]()
+    site = SiteClients(cast(Cluster, Kafka()))
+
+    def make_producer(**options: Any) -> object:
+        made.append(object())
+        assert goes_on.wait(10)
+        return made[-1]
+
+    monkeypatch.setattr(site._cluster, "make_producer", make_producer, raising=False)
+    threads = [threading.Thread(target=lambda: got.append(site.producer)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert wait(lambda: len(made) == 1)
+    goes_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert len(made) == 1 and got == [made[0]] * 2
