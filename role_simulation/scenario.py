@@ -142,8 +142,10 @@ class RoleScenario:
 
     @property
     def has_twins(self) -> bool:
-        """Whether roles run twice for a while."""
-        return any(fault.kind == "twin" for fault in self.faults)
+        """Whether roles run twice for a while: as those of a worker that is not heard, and has not ended, do where a supervisor
+        gives them to another one."""
+        twins = ("twin", "freeze", "cut", "cut_reads", "cut_writes") if self.is_joined else ("twin",)
+        return any(fault.kind in twins for fault in self.faults)
 
     @property
     def keeps_x(self) -> bool:
