@@ -223,11 +223,11 @@ class Supervision:
                     if wanted is not None and wanted.version != process.child.version:
                         process.child = wanted
             case ProcessExit(name):
-                process = self.processes.get(name)
-                if process is None:
+                ended = self.processes.get(name)
+                if ended is None:
                     return []  # a supervisor before this one had started it, and we were asked for something else meanwhile
-                has_failed = process.phase is ProcessPhase.RUNNING and name in self._wanted
-                self._handle_exit(process, now)
+                has_failed = ended.phase is ProcessPhase.RUNNING and name in self._wanted
+                self._handle_exit(ended, now)
                 if has_failed:
                     # No other process has to do anything because of it. With many roles in a worker, this comes for each.
                     return self._start(self._wanted[name], now)

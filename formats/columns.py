@@ -141,9 +141,9 @@ def _as_us(column: pa.Array, kind: pa.TimestampType) -> pa.Array:
 
 
 def _epoch(numbers: pa.Array, time_unit: str) -> pa.Array:
-    # Nanoseconds are truncated to microseconds. From coarser units the cast stays safe and detects overflow.
     if time_unit == "us":
         return numbers
+    # Nanoseconds are truncated to microseconds. From coarser units the cast stays safe and detects overflow.
     return numbers.cast(pa.timestamp(time_unit)).cast(_MICROSECONDS, safe=time_unit != "ns").cast(pa.int64())
 
 

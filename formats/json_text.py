@@ -62,19 +62,18 @@ def lines(texts: pa.Array) -> str:
     return text.decode("ascii")
 
 
-def by_value(column: pa.Array, text: Callable[[Any], object]) -> pa.Array:
-    """text(value) of each value, JSON-encoded; computed once per distinct value."""
+def by_value(column: pa.Array, text: Callable[[Any], str]) -> pa.Array:
+    """text(value) of each value; computed once per distinct value."""
     encoded = column.dictionary_encode()
     distinct = encoded.dictionary.to_pylist()
-    return pa.array([encode_json(text(value)) for value in distinct], pa.string()).take(encoded.indices)
+    return pa.array([text(value) for value in distinct], pa.string()).take(encoded.indices)
 
 
 def by_run(values: np.ndarray, text: Callable[[Any], str]) -> pa.Array | str:
-    """text(value) of each value, as a part for `joined`. values: one at least, of which few differ."""
+    """As `by_value`, as a part for `joined`. values: one at least, and mostly all the same, which takes no call of Arrow's."""
     if values[0] == values[-1] and (values == values[0]).all():
         return text(values[0].item())
-    distinct, places = np.unique(values, return_inverse=True)
-    return pa.array([text(value) for value in distinct.tolist()], pa.string()).take(pa.array(places))
+    return by_value(pa.array(values), text)
 
 
 def moments(times_us: pa.Array) -> pa.Array:
@@ -147,7 +146,7 @@ def _may_hold(column: pa.Array, condition: Callable[[np.ndarray], np.ndarray]) -
 
 
 _TEXTS: dict[Type, Callable[[pa.Array], pa.Array]] = {
-    Type.STRING: lambda column: by_value(column, str),
+    Type.STRING: lambda column: by_value(column, encode_json),
     Type.INT: lambda column: column.cast(pa.string()),
     Type.DOUBLE: _double_texts,
     Type.BOOL: _bool_texts,

@@ -95,14 +95,8 @@ class LibrdkafkaRows:
 
         *others, last = records
         try:
-            # One call for each record, and no function in between: thousands of rows go this way every second.
             for value, key, headers in others:
-                if self._is_silent:
-                    break
-                try:
-                    self._producer.produce(topic, value, key=key, partition=0, headers=headers)  # type: ignore[arg-type]
-                except (BufferError, self._errors.kafka.KafkaException):
-                    self._produce(topic, value, key, headers)
+                self._produce(topic, value, key, headers)
             self._produce(topic, *last, on_delivery=settle)
         except KafkaError as error:
             on_refused(error)
@@ -154,10 +148,7 @@ class LibrdkafkaTransactions:
     ) -> None:
         facts: dict[str, Any] = {"key": key, "headers": headers, "partition": partition}
         self._records.append((topic, value, facts))
-        try:
-            self._producer.produce(topic, value, **facts)
-        except (BufferError, self._errors.kafka.KafkaException):
-            _produce(self._producer, self._errors, topic, value, **facts)
+        _produce(self._producer, self._errors, topic, value, **facts)
 
     def commit_transaction(self) -> None:
         """Returns when the transaction is committed, for which it may be aborted and repeated."""
