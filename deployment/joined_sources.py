@@ -166,6 +166,11 @@ class SourceReaders:
             self.names = readers_of_source(self._records.values(), *self._id)
         return found
 
+    @property
+    def queries(self) -> list[Query]:
+        """All versions of the queries that read it, as far as it has heard of them."""
+        return [run.query for record in self._records.values() for run in record.runs()]
+
 
 def other_readers(record: QueryRecord, records: Records) -> Iterator[tuple[str, list[str]]]:
     """For each stream of a query that others read from the same source, the names of these."""

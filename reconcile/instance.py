@@ -6,11 +6,12 @@ call does a bounded amount of work; if work is left, the next deadline is now. C
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import assert_never
 
 from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
-from boreal.query.plan import CALM_AFTER_PAUSES, EGRESS, Plan, pause_to_say, tick_after
+from boreal.query.plan import CALM_AFTER_PAUSES, EGRESS, MOST_LOADED, Plan, pause_to_say, tick_after
 from boreal.query.spec import Hold, Mode
 from operators.graph import FragmentGraph
 from reconcile import orders
@@ -125,7 +126,7 @@ class Instance:
         self.facts: Facts | None = None
         self.has_heard = False
         self.heartbeat_at = 0
-        self.is_quiet = False
+        self.early_us = 0
         self.beats = CALM_BEATS - 1
         self.acknowledged: tuple[tuple[str, int], ...] = ()
         self.acknowledge_at = 0
@@ -134,6 +135,7 @@ class Instance:
         self.was_away = False
         self.boundary_at = 0
         self.said_us = 0
+        self.rest_us = 0
         self.rows_at = 0
         self.wake_at = 0
         self.checkpoint_at = 0
@@ -297,7 +299,7 @@ class Instance:
     def away_us(self) -> int:
         """After being late by more than this, in microseconds, the instance was away. Readers of a calm one have been told that
         it may be silent for longer."""
-        return max(HEARTBEATS_TO_DEATH * self.plan.heartbeat_us, self.plan.silence_us) + self.said_us
+        return max(HEARTBEATS_TO_DEATH * self.plan.heartbeat_us, self.plan.silence_us) + max(self.said_us, self.rest_us)
 
     @property
     def grace_us(self) -> int:
@@ -312,7 +314,7 @@ class Instance:
     def _next_deadline(self) -> int:
         if self.has_more:
             return self.last_now
-        waits = [self.heartbeat_at, self.boundary_at]
+        waits = [self.heartbeat_at, self.boundary_at, *self._silences()]
         overdue = None if self.is_away else self.sunion.next_deadline()
         if overdue is not None and overdue > self.last_now:
             waits.append(overdue)
@@ -323,6 +325,12 @@ class Instance:
         if lease is not None and lease > self.last_now:
             waits.append(lease)
         return min(waits)
+
+    def _silences(self) -> Iterator[int]:
+        """When each input that can be heard will count as silent, if nothing is heard of it until then."""
+        for link in self.links:
+            if not link.port.unreachable and link.upstream.silent_at > self.last_now:
+                yield link.upstream.silent_at
 
     # Input
 
@@ -385,8 +393,9 @@ class Instance:
             case Boundary():
                 if not candidate.is_behind:
                     link.compare_clocks(frame, now)
-                # What is calm waits on its way for what else is calm; rows do not.
-                is_measure = frame.time > port.boundary and not frame.pause and not candidate.is_behind
+                # What is calm waits on its way for what else is calm; rows do not, nor what comes with them.
+                is_prompt = not frame.pause or link.rows_at == now
+                is_measure = frame.time > port.boundary and is_prompt and not candidate.is_behind
                 if is_measure and self.state is State.STABLE:
                     link.hop.note(max(now - frame.sent, 0))
                 port.take_boundary(frame, now)
@@ -536,7 +545,7 @@ class Instance:
         pause_us = self._pause_us(now)
         if pause_us and self._is_left_out(step):
             return
-        said_us = pause_to_say(pause_us, self.plan.calm_interval_us)
+        said_us, rest_us = pause_to_say(pause_us, self.plan.calm_interval_us), self._rest_us
         written = self.soutput.emit(
             answer.outputs,
             step,
@@ -544,13 +553,13 @@ class Instance:
             self._lacking(),
             self._stamp(now),
             lambda next_ids: self.claims.anchor(step.upto, next_ids),
-            said_us,
+            max(said_us, rest_us),
         )
         effects += written
         if written:  # frames that are held back for a live branch are no heartbeat for readers
-            self.said_us = said_us
+            self.said_us, self.rest_us = said_us, rest_us
             # What comes next at the same pace may be a little late: a sign of life just before it would be work for all.
-            slack_us = 0 if pause_us else self.plan.sign_of_life_us // 4
+            slack_us = 0 if pause_us else self.plan.sign_of_life_us // 4 + rest_us
             self.boundary_at = now + self.plan.sign_of_life_us + slack_us + pause_us
         if self.soutput.deferred is not None and self.soutput.deferred_bytes > self.plan.memory_bytes:
             # The deferred corrections no longer fit in memory. Write them now, and continue without the live branch, if any.
@@ -573,11 +582,26 @@ class Instance:
         usual_us = self.plan.sign_of_life_us
         return tick_after(now + usual_us, self.plan.calm_interval_us) - usual_us // 2 - now
 
+    @property
+    def _rest_us(self) -> int:
+        """How much longer than usual this instance is silent since its inputs are: sources of a loaded process gather rows, and
+        say so (R24). Not while it has something to correct."""
+        if self.is_away or self.state is not State.STABLE or not self._is_clean:
+            return 0
+        return max([self._rest_of(link.upstream.live.pause_us) for link in self.links], default=0)
+
+    def _rest_of(self, pause_us: int) -> int:
+        """A pause that a boundary says, if rows gather meanwhile; 0 if it is longer: that of a calm stream."""
+        return pause_us if pause_us <= self.plan.rest_us(MOST_LOADED, self.delay_threshold_us) else 0
+
     def _is_at_rest(self, now: int) -> bool:
         """Whether it has had no rows for a while, has nothing to correct, and X leaves the time for a pause."""
         pause_us = self.plan.calm_pause_us
-        if not pause_us or now - self.rows_at < CALM_AFTER_PAUSES * pause_us:
-            return False
+        return pause_us > 0 and now - self.rows_at >= CALM_AFTER_PAUSES * pause_us and self._is_clean
+
+    @property
+    def _is_clean(self) -> bool:
+        """Whether it has nothing to correct."""
         return self.sunion.live is None and not self.sunion.redoing and not self.soutput.is_provisional
 
     def _is_left_out(self, step: Step) -> bool:
@@ -712,7 +736,7 @@ class Instance:
             self.stagger.lose_lease()
         effects.append(StateChanged(state))
         effects += self.soutput.heartbeat(state, self._lacking(), self._stamp(now))
-        self.said_us = 0
+        self.said_us = self.rest_us = 0
         self.boundary_at = min(self.boundary_at, now + self.plan.sign_of_life_us)
         effects += self._tell_peers()
 
@@ -763,20 +787,22 @@ class Instance:
 
     def _beat(self, now: int, effects: list[Effect]) -> None:
         if now >= self.boundary_at:
-            pause_us = self._pause_us(now)
-            self.boundary_at = now + self.plan.sign_of_life_us + pause_us
+            pause_us, self.rest_us = self._pause_us(now), self._rest_us
+            self.boundary_at = now + self.plan.sign_of_life_us + max(pause_us, self.rest_us)
             self.said_us = pause_to_say(pause_us, self.plan.calm_interval_us)
-            effects += self.soutput.heartbeat(self.state, self._lacking(), self._stamp(now), self.said_us)
+            said_us = max(self.said_us, self.rest_us)
+            effects += self.soutput.heartbeat(self.state, self._lacking(), self._stamp(now), said_us)
         # What is not urgent goes with what is done now.
-        if now < self.heartbeat_at - (self.plan.sign_of_life_us if self.is_quiet else self.plan.heartbeat_us // 4):
+        if now < self.heartbeat_at - self.early_us:
             return
         quiet_us = self._pause_us(now) if self.stagger.is_calm else 0
-        self.is_quiet = quiet_us > 0
+        rest_us = self.rest_us if self.stagger.is_calm else 0
+        self.early_us = self.plan.sign_of_life_us if quiet_us else rest_us or self.plan.heartbeat_us // 4
         calm_beats = self._calm_beats if quiet_us else CALM_BEATS
-        self.heartbeat_at = now + (self.plan.sign_of_life_us + quiet_us if quiet_us else self.plan.heartbeat_us)
+        self.heartbeat_at = now + (self.plan.sign_of_life_us + quiet_us if quiet_us else self.plan.heartbeat_us + rest_us)
         is_reminder = self.beats + 1 >= calm_beats
         # Since the last reminder; those of the pause count as if they had been.
-        self.beats = (0 if is_reminder else self.beats + 1) + quiet_us // self.plan.heartbeat_us
+        self.beats = (0 if is_reminder else self.beats + 1) + (quiet_us or rest_us) // self.plan.heartbeat_us
         self._forget_readers()
         self._set_alpha()
         self.stagger.forget_dead(self.heard_until)

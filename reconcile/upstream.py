@@ -256,6 +256,11 @@ class Upstream:
         """Whether a candidate was not heard for longer than counts as silence, and than it has said (R24)."""
         return now - candidate.seen > self.silence_us + candidate.pause_us
 
+    @property
+    def silent_at(self) -> int:
+        """When the live replica will count as silent, if it is not heard until then."""
+        return self.live.seen + self.silence_us + self.live.pause_us + 1
+
     def is_read(self, candidate: Candidate) -> bool:
         """Whether its frames are used. Frames of a log that is no longer followed may still arrive."""
         return candidate is self.live or candidate is self.correcting

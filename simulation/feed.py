@@ -164,14 +164,30 @@ def _values(rng: Random, kind: Type, count: int, shape: FeedShape) -> list[objec
     return values
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """A span in which the processes of all sources are loaded: rows gather after each batch."""
+
+    since: int
+    """The interval of the feeds at which it begins."""
+    until: int
+    """The interval at which it ends."""
+    degree: int
+    """How loaded they are."""
+
+    def rest_us(self, plan: Plan) -> int:
+        """For how long rows gather."""
+        return plan.rest_us(self.degree, plan.delay_threshold_us)
+
+
 class SourceFeeder:
     """Logs the feeds, `stride` intervals at each tick; call `tick` every boundary interval of run time.
 
     lag_us: how far the boundaries are behind the rows, as with a stream's `disorder`. jumps: by stream, (an interval, a time):
     after this interval the boundary is at least at the time. stalls: by stream, two intervals, between which its boundary
-    stands still, as while its topic is read and has nothing. A source may be away for a while: its next incarnation begins
-    with START and logs at once the rows of the meantime. A source without rows is calm after a while if the plan has calm
-    sources (R24), until a reader wakes it.
+    stands still, as while its topic is read and has nothing. loaded: when rows gather. A source may be away for a while: its
+    next incarnation begins with START and logs at once the rows of the meantime. A source without rows is calm after a while
+    if the plan has calm sources (R24), until a reader wakes it.
     """
 
     def __init__(
@@ -183,6 +199,7 @@ class SourceFeeder:
         lag_us: int = 0,
         jumps: Mapping[str, tuple[int, int]] | None = None,
         stalls: Mapping[str, tuple[int, int]] | None = None,
+        loaded: Loaded | None = None,
     ) -> None:
         self.plan = plan
         self.feeds = feeds
@@ -191,6 +208,7 @@ class SourceFeeder:
         self.lag_us = lag_us
         self.jumps = jumps or {}
         self.stalls = stalls or {}
+        self.loaded = loaded
         self.interval = 0
         self.next_ids: dict[LogId, int] = {}
         self.length = max(feed.intervals for feed in feeds.values())
@@ -201,6 +219,8 @@ class SourceFeeder:
         self.absences: Counter[str] = Counter()
         self._paces = {stream: CalmPace(0) for stream in feeds}
         self._written_at = dict.fromkeys(feeds, 0)
+        self._rests_until = dict.fromkeys(feeds, 0)
+        self._gathered_us = dict.fromkeys(feeds, 0)
 
     @property
     def is_done(self) -> bool:
@@ -258,7 +278,10 @@ class SourceFeeder:
     def tick(self, now: int, append: Callable[[LogId, Frame], None]) -> None:
         """Log the next rows and a boundary on every stream; after a stream's end only the boundary, as a heartbeat."""
         self.interval += self.stride
-        present = [edge for edge in self.plan.sources if not self.absences[edge.operator]]
+        for stream in self.feeds:
+            is_gathering = self.interval < self._rests_until[stream]
+            self._gathered_us[stream] += self.plan.boundary_interval_us if is_gathering else 0
+        present = [edge for edge in self.plan.sources if self._writes(edge.operator)]
         pauses = {stream: self._pause_us(stream, now) for stream in dict.fromkeys(edge.operator for edge in present)}
         for edge in present:
             pause_us = pauses[edge.operator]
@@ -269,21 +292,36 @@ class SourceFeeder:
             for partition, part in enumerate(self._parts_of(edge, *self._due(edge.operator))):
                 log = LogId(edge.name, "", partition)
                 if part.num_rows:
-                    append(log, self._data(log, part, now, edge.operator))
+                    append(log, self._data(log, part, now - self._gathered_us[edge.operator], edge.operator))
                 append(log, Boundary(self._origin(edge.operator), 0, boundary, False, now, now, pause=pause_us))
         for edge in present:
-            self.logged[edge.operator] = self.interval
+            self.logged[edge.operator], self._gathered_us[edge.operator] = self.interval, 0
+
+    def _writes(self, stream: str) -> bool:
+        """Whether the source of a stream is there, and gathers no rows."""
+        return not self.absences[stream] and self.interval >= self._rests_until[stream]
+
+    def _rest_us(self, stream: str) -> int:
+        """For how long rows of a stream that has rows now gather from now on."""
+        loaded = self.loaded
+        if loaded is None or not loaded.since <= self.interval < loaded.until:
+            return 0
+        rest_us = loaded.rest_us(self.plan)
+        span = rest_us // self.plan.boundary_interval_us * self.stride
+        self._rests_until[stream] = (self.interval // span + 1) * span  # all write at one moment
+        return rest_us
 
     def _pause_us(self, stream: str, now: int) -> int | None:
         """What a boundary of a stream says now of how much longer than usual it may be silent; None if it is silent now."""
         pace, (first, last) = self._paces[stream], self._due(stream)
+        rest_us = self._rest_us(stream) if last > first else 0
         has_ended = self.logged[stream] < self.feeds[stream].intervals <= self.interval
         if last > first or has_ended:
             pace.note_busy(now)
         if pace.pause_us and now - self._written_at[stream] < self.plan.sign_of_life_us + pace.pause_us:
             return None
         self._written_at[stream] = now
-        return pace.say(now, self.plan.calm_pause_us, self.plan.calm_interval_us)
+        return max(pace.say(now, self.plan.calm_pause_us, self.plan.calm_interval_us), rest_us)
 
     def _due(self, stream: str) -> tuple[int, int]:
         """From which row of a stream to which one is to be logged now."""

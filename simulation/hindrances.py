@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from boreal.query.plan import CALM_AFTER_PAUSES, EGRESS, Fragment, Plan
+from boreal.query.plan import CALM_AFTER_PAUSES, EGRESS, MOST_LOADED, Fragment, Plan
 from simulation.drawing import instances, make_feeds
+from simulation.feed import Loaded
 from simulation.obligations import do_batches_fit
 from simulation.scenario import HELD_BACK_BYTES, MILLISECOND, SECOND, Scenario
 from simulation.strikes import Strike
@@ -22,6 +23,8 @@ HINDERED_SHARE = 0.3
 """The share of scenarios with a hindrance."""
 CALM_SHARE = 0.08
 """The share of scenarios in which no stream has rows for a while, and instances are heard less often."""
+LOADED_SHARE = 0.15
+"""The share of scenarios in which the sources' processes are loaded for a while."""
 MIXED_SHARE = 0.3
 """The share of fragments with hosts in another process in which some replicas keep their operators in the node."""
 
@@ -60,6 +63,19 @@ def maybe_calm(scenario: Scenario) -> Scenario:
     feeds = {**scenario.feeds, **without}
     plan = replace(plan, calm_pause_us=pause_us)
     return replace(scenario, plan=plan, feeds=feeds, patterns=(*scenario.patterns, "calm"))
+
+
+def maybe_loaded(scenario: Scenario) -> Scenario:
+    """In some scenarios the sources' processes are loaded for a while, so that rows gather in them, and readers hear them and
+    the instances less often (R24)."""
+    rng, plan = Random(f"loaded {scenario.seed}"), scenario.plan
+    has_time = plan.rest_us(MOST_LOADED, plan.delay_threshold_us) >= (MOST_LOADED + 1) * plan.boundary_interval_us
+    if rng.random() >= LOADED_SHARE or not has_time:
+        return scenario
+    intervals = max(feed.intervals for feed in scenario.feeds.values())
+    since = rng.randrange(max(intervals // 2, 1))
+    loaded = Loaded(since, since + rng.randint(intervals // 4, intervals), rng.randint(1, MOST_LOADED))
+    return replace(scenario, loaded=loaded, patterns=(*scenario.patterns, "loaded"))
 
 
 def maybe_second_site(scenario: Scenario) -> Scenario:

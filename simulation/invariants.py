@@ -448,7 +448,8 @@ def _trimming(scenario: Scenario, observed: Observation) -> Iterator[Violation]:
     rebuild waits for its own checkpoints, and all wait for a stream that stands still."""
     stalled = sum(until - since for since, until in scenario.stalls.values()) * scenario.plan.boundary_interval_us
     calm = observed.ended_at - observed.quiet_at - stalled
-    if calm > 1.5 * SECOND_US + 2 * scenario.lag_us and observed.trimmed == 0 and not scenario.is_unbounded:
+    least = 1.5 * SECOND_US + 2 * scenario.lag_us + 4 * scenario.rest_us
+    if calm > least and observed.trimmed == 0 and not scenario.is_unbounded:
         yield Violation("never-trimmed", f"after {calm} us without faults")
 
 
@@ -578,7 +579,8 @@ class _StreamCut:
 
 
 def _cuts(scenario: Scenario, observed: Observation) -> list[_StreamCut]:
-    """The cuts of streams; overlapping cuts of one stream are merged. A calm source may say nothing for a pause after one."""
+    """The cuts of streams; overlapping cuts of one stream are merged. A calm or loaded source may say nothing for a
+    pause after one."""
     spans: dict[str, list[tuple[int, int]]] = {}
     for strike in sorted(scenario.strikes, key=lambda strike: strike.at_us):
         if strike.kind != "cut_stream":
@@ -588,7 +590,7 @@ def _cuts(scenario: Scenario, observed: Observation) -> list[_StreamCut]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], strike.end_us))
         else:
             merged.append((strike.at_us, strike.end_us))
-    late_us = LATENESS_US + scenario.plan.calm_pause_us
+    late_us = LATENESS_US + scenario.pause_us
     return [
         _StreamCut(stream, since, until, _reached(observed, since), _reached(observed, until + late_us))
         for stream, merged in spans.items()
@@ -626,9 +628,9 @@ def _naming(scenario: Scenario, observed: Observation, client: LogId) -> Iterato
 
 def _explains(scenario: Scenario, cut: _StreamCut, name: str, when: int, end: int) -> bool:
     """Whether a cut explains that a stream is missing from a bucket. Rows that were logged just before it may be delayed
-    too, and a calm source had said nothing of them yet."""
+    too, and a calm or loaded source had said nothing of them yet."""
     plan = scenario.plan
-    begins, known = end - plan.bucket_us, cut.from_event - plan.boundary_interval_us - plan.calm_pause_us
+    begins, known = end - plan.bucket_us, cut.from_event - plan.boundary_interval_us - scenario.pause_us
     return cut.stream == name and cut.since_us < when and known < end and (begins < cut.to_event or end >= INFINITY)
 
 
@@ -768,8 +770,8 @@ def _earliness(client: LogHistory) -> Iterator[Violation]:
 
 
 def _slowness(scenario: Scenario) -> int:
-    """The time that clocks ahead, far places, boundaries behind their rows and calm instances take off alpha*X."""
-    slowest = max(scenario.skews.values(), default=0) + scenario.lag_us + scenario.plan.calm_pause_us
+    """The time that clocks ahead, far places, boundaries behind their rows, calm and loaded instances take off alpha*X."""
+    slowest = max(scenario.skews.values(), default=0) + scenario.lag_us + scenario.pause_us
     return slowest + 2 * max((by for _, by in scenario.hops_us), default=0)
 
 

@@ -136,7 +136,14 @@ class Simulation:
             scenario.batch_us,
         )
         self.feeder = SourceFeeder(
-            plan, scenario.feeds, scenario.start_us, scenario.stride, scenario.lag_us, scenario.jumps, scenario.stalls
+            plan,
+            scenario.feeds,
+            scenario.start_us,
+            scenario.stride,
+            scenario.lag_us,
+            scenario.jumps,
+            scenario.stalls,
+            scenario.loaded,
         )
         self.world.on_wake = self.feeder.wake
         self.saboteur = Saboteur(self.world, self.feeder, Random(scenario.seed))
@@ -236,7 +243,7 @@ class Simulation:
     def _look(self) -> None:
         """Sample what frames do not show: alpha*X, X, and how far stable output trails (R16)."""
         observed = self.observed
-        self.world.look_for_mute()
+        self.world.look_for_mute(self.scenario.pause_us)
         running = {who: process.instance for who, process in self.world.processes.items()}
         statuses = {who: instance.status() for who, instance in running.items() if instance is not None}
         self._look_at_shares(statuses)

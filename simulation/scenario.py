@@ -15,7 +15,7 @@ from boreal.query.spec import Mode, unbounded_by
 from embedded.world import POLL_FRAMES, UPLOAD_US
 from reconcile.events import InstanceId
 from reconcile.limits import PRODUCTION, Limits
-from simulation.feed import StreamFeed
+from simulation.feed import Loaded, StreamFeed
 from simulation.strikes import Strike
 
 MILLISECOND = 1_000
@@ -73,6 +73,8 @@ class Scenario:
     """See `simulation.feed`."""
     stalls: dict[str, tuple[int, int]] = field(default_factory=dict)
     """See `simulation.feed`."""
+    loaded: Loaded | None = None
+    """While the sources' processes are loaded; None: never."""
     has_whole_replica: bool = False
     """One replica has every stream that is not cut off from all replicas."""
     owes_early: bool = False
@@ -98,6 +100,16 @@ class Scenario:
     def lag_us(self) -> int:
         """How far boundaries are behind rows: each stream's `disorder`."""
         return self.plan.disorder_us
+
+    @property
+    def pause_us(self) -> int:
+        """How much longer than usual a source may be silent, because it is calm or its process is loaded."""
+        return self.plan.calm_pause_us + self.rest_us
+
+    @property
+    def rest_us(self) -> int:
+        """For how long rows gather in sources while their processes are loaded."""
+        return self.loaded.rest_us(self.plan) if self.loaded else 0
 
     def lagging(self, lag_us: int) -> Scenario:
         """The same with another `disorder`."""

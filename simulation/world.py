@@ -188,14 +188,15 @@ class SimulatedWorld(World):
         if held > allowed:
             self.overfull.setdefault(process.id, f"{held} bytes at {self.now}, {allowed} allowed")
 
-    def look_for_mute(self) -> None:
-        """Note the instances that are silent although nothing stops them. To be called often.
+    def look_for_mute(self, pause_us: int) -> None:
+        """Note the instances that are silent although nothing stops them. To be called often. pause_us: how much longer than
+        usual they may be.
 
         An instance cannot write during a copy of its state, so the time of a copy is added to the silence timeout. One that is
         dragged writes at the end of a call: when a sign of life falls due, a call is running, and another event comes first.
         """
         for who, process in self.processes.items():
-            most_us = self.plan.silence_us + self.plan.calm_pause_us + self.longest_work_us + 3 * process.drag_us
+            most_us = self.plan.silence_us + pause_us + self.longest_work_us + 3 * process.drag_us
             if process.instance is None or process.is_frozen:
                 self.wrote_at[who] = self.now
             elif self.now - self.wrote_at.get(who, self.now) > most_us:

@@ -18,6 +18,9 @@ SIGNS_OF_LIFE = 4
 CALM_AFTER_PAUSES = 3
 """An instance or a source is calm after so many times `Plan.calm_pause_us` without rows."""
 
+MOST_LOADED = 2
+"""How loaded a process may be: 0 is not."""
+
 STABLE_LAG_FACTOR = 10
 """The default of `stable_lag_max`, as a multiple of the delay threshold (R16)."""
 
@@ -185,6 +188,18 @@ class Plan:
         """The interval at which a calm stream repeats its boundary (R24). It may be silent for one more before it counts as
         silent: nothing waits for it, and what is late on a busy machine must not cause work there."""
         return self.sign_of_life_us + self.calm_pause_us
+
+    @property
+    def may_gather(self) -> bool:
+        """Whether rows may gather in sources whose processes are loaded. Not where a bucket comes from several instances: these
+        delay it differently, the more so the later a source says that it is over (`spread_us`)."""
+        return not any(fragment.has_several_producers for fragment in self.fragments)
+
+    def rest_us(self, degree: int, delay_threshold_us: int) -> int:
+        """For how long rows gather in a source, for this X, in a process that is loaded to this degree (from 0 to MOST_LOADED).
+        The boundary interval may be stated, and long."""
+        span_us = min(self.boundary_interval_us, delay_threshold_us // 10)
+        return (degree + 1) * span_us if degree and self.may_gather else 0
 
     def stable_lag_of(self, delay_threshold_us: int) -> int:
         """How far stable output may lag behind stable input (R16), for this X."""

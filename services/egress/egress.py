@@ -137,12 +137,13 @@ class EgressProcess:
         if self.site != self.connections.settings.home:
             return RowTopics()
         query, cluster, exit = self.query, self.clusters[self.site], self.exit_request.exit
-        stable = StableTopic(cluster, stable_topic(query), f"boreal.{query}.stable", self._out_topic, exit)
+        name, of_process = f"boreal.{query}", (self.connections.load.degree, self.connections.turns)
+        stable = StableTopic(cluster, stable_topic(query), f"{name}.stable", self._out_topic, exit, None, *of_process)
         wanted = record.query.records
         records: StableTopic | None = None
         if wanted is not None:
             form = self._record_form(wanted)
-            records = StableTopic(cluster, records_topic(query), f"boreal.{query}.records", self._out_topic, exit, form)
+            records = StableTopic(cluster, records_topic(query), f"{name}.records", self._out_topic, exit, form, *of_process)
         return RowTopics(stable, records=records)
 
     def _record_form(self, records: Records) -> RecordForm:

@@ -28,10 +28,13 @@ from services.egress.tail import StableRow, read_stable_tail, stable_rows
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED
 from services.hosting.registry import RegistryError
+from services.hosting.turns import Turns
 from services.kafka.clusters import Cluster, close_producer, is_fenced
+from services.kafka.load import LoadDegree
 
-COMMIT_INTERVAL_S = 0.05
-"""The shortest time between transactions: each costs three requests and as many writes by the broker, however few its rows."""
+COMMIT_INTERVALS_S = 0.05, 0.5, 1.0
+"""The shortest time between transactions, by how loaded the process is: each costs three requests and as many writes by the
+broker, however few its rows."""
 TRANSACTION_ROWS = 5_000
 WAITING_BYTES = 64 << 20
 REGISTRY_RETRY_S = 0.5
@@ -63,9 +66,14 @@ class StableTopic:
         out_topic: str,
         exit: Callable[[int], None],
         form: RecordForm | None = None,
+        load: LoadDegree = lambda: 0,
+        turns: Turns | None = None,
     ) -> None:
-        """form: of the records' values; None: a row as it is. Closed with this."""
+        """form: of the records' values; None: a row as it is. Closed with this. load, turns: of the process; None: it does
+        nothing else."""
         self._form = form
+        self._load = load
+        self._turns = turns or Turns()
         self.waits_for: str | None = None
         self._cluster = cluster
         self._topic = topic
@@ -79,7 +87,8 @@ class StableTopic:
         self._known = 0
         self._is_behind = False
         self._waiting: deque[_PendingRows] = deque()
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._waiting_rows = 0
+        self._next_at = 0.0
         self._is_closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="stable", daemon=True)
@@ -99,10 +108,11 @@ class StableTopic:
             self._known = end
             self._waiting.append(_PendingRows(rows, offset, end, nbytes))
             self._waiting_bytes += nbytes
+            self._waiting_rows += len(rows)
             if self._waiting_bytes > WAITING_BYTES:
                 # They are in q.out, and will be copied from there.
                 self._waiting.clear()
-                self._waiting_bytes = 0
+                self._waiting_bytes = self._waiting_rows = 0
                 self._is_behind = True
             self._changed.notify()
 
@@ -135,6 +145,7 @@ class StableTopic:
         """Commit one transaction, or copy all rows that wait in q.out; False when closed and nothing waits."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_behind or self._is_closed)
+            self._changed.wait_for(lambda: self._has_much, max(self._next_at - time.monotonic(), 0))
             if self._is_behind:
                 self._is_behind = False
                 until = self._waiting[0].offset if self._waiting else self._known
@@ -144,11 +155,17 @@ class StableTopic:
             else:
                 return False
         if chunks:
+            self._next_at = time.monotonic() + COMMIT_INTERVALS_S[self._load()]
             self._commit([row for chunk in chunks for row in chunk.rows])
             self._place = chunks[-1].end
         else:
             self._copy(until)
         return True
+
+    @property
+    def _has_much(self) -> bool:
+        """Whether the next transaction need not wait for more rows."""
+        return self._is_behind or self._is_closed or self._waiting_rows >= TRANSACTION_ROWS
 
     def _take(self) -> list[_PendingRows]:
         """The next waiting rows, as many as one transaction takes."""
@@ -158,6 +175,7 @@ class StableTopic:
             chunks.append(self._waiting.popleft())
             self._waiting_bytes -= chunks[-1].nbytes
             rows += len(chunks[-1].rows)
+        self._waiting_rows -= rows
         return chunks
 
     def _copy(self, until: int) -> None:
@@ -187,19 +205,23 @@ class StableTopic:
         if fresh:
             failpoint("egress.between_out_and_stable")
         while fresh:
-            started = time.monotonic()
             values = self._values(fresh)
             if not values:
                 return
             self._commit_values(fresh[: len(values)], values)
             fresh = fresh[len(values) :]
-            with self._changed:
-                left = COMMIT_INTERVAL_S - (time.monotonic() - started)
-                self._changed.wait_for(lambda: self._is_closed, timeout=max(left, 0))
 
     def _commit_values(self, rows: list[StableRow], values: list[bytes]) -> None:
         """Commit rows as records of these values, in one transaction."""
         self._producer.begin_transaction()
+        with self._turns.take():
+            self._send(rows, values)
+        failpoint("egress.before_commit")
+        self._producer.commit_transaction()
+        failpoint("egress.after_commit")
+        self.next_id = rows[-1].id + 1
+
+    def _send(self, rows: list[StableRow], values: list[bytes]) -> None:
         for row, value in zip(rows, values, strict=True):
             headers = [(ID, number(row.id)), (EPOCH, number(row.epoch)), (INCARNATION, self._incarnation)]
             if row.trace is not None:
@@ -207,10 +229,6 @@ class StableTopic:
             if row.version is not None:
                 headers.append((VERSION, row.version))
             self._producer.send(self._topic, value, key=row.key, headers=headers, partition=0)
-        failpoint("egress.before_commit")
-        self._producer.commit_transaction()
-        failpoint("egress.after_commit")
-        self.next_id = rows[-1].id + 1
 
     def _values(self, rows: list[StableRow]) -> list[bytes]:
         """The values of the records of rows, or of the first of them, where the schema of those after them is not registered.

@@ -14,6 +14,7 @@ from deployment.query_record import QueryRecord
 from intake.calm import CALM_S
 from services.hosting.calm_hosts import CalmHosts
 from services.hosting.process import QueryProcess, StatusDesk, StatusPublisher, StopSignal, now_us, run_process, set_clock
+from services.hosting.turns import Turns
 from services.kafka.clusters import Cluster, make_clusters
 from services.kafka.control_desk import ControlDesk
 from services.kafka.end_desk import EndDesk
@@ -57,6 +58,8 @@ class Connections:
         """The home site's Kafka."""
         self.load = Load()
         """Whether the process gathers what can wait."""
+        self.turns = Turns()
+        """The turns of the roles that have rows."""
         self._client_id = client_id
         self._paths = {site: LogPath(cluster, CalmReaders(cluster)) for site, cluster in self.clusters.items()}
         self._stream_paths: dict[str, LogPath] = {}

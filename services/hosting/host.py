@@ -64,6 +64,7 @@ from services.hosting.connections import Connections
 from services.hosting.failpoints import failpoint
 from services.hosting.log_lines import facts
 from services.hosting.process import EXIT_BEGIN_ANEW, now_us
+from services.hosting.turns import Turns
 from services.kafka.control import ControlPlane
 from services.kafka.topics import control_topic
 from services.storage.kafka_log import KafkaLogStore
@@ -145,7 +146,7 @@ def build_host(
             control.send([wake_item(theirs)], control_topic(name))
 
     calm = connections.calm_hosts
-    host = InstanceHost(instance, first_effects, outlet, control.send, store, holder, exit, wake, calm)
+    host = InstanceHost(instance, first_effects, outlet, control.send, store, holder, exit, wake, calm, connections.turns)
     logs = [log for logs in layout.input_logs(instance.me).values() for log in logs]
     host.readers = LogReaders(path_to, logs, layout, host.deliver, instance.plan.boundary_interval_us)
     return host
@@ -197,6 +198,8 @@ class InstanceHost:
     """Asks the sources of these streams for boundaries at the usual pace."""
     calm: CalmHosts | None = None
     """Runs it while it has no rows; None: it always has a thread of its own."""
+    turns: Turns = field(default_factory=Turns)
+    """Those of the process."""
     give_order: Callable[[Place, Order], None] = lambda place, order: None
     """Sends an order to the operator host in another process, if the instance has one."""
     on_change: Callable[[], None] = lambda: None
@@ -335,7 +338,8 @@ class InstanceHost:
         event = self._translate(incoming)
         if event is None:
             return
-        self._perform_all(self.instance.handle(event, now_us()))
+        with self.turns.take():
+            self._perform_all(self.instance.handle(event, now_us()))
         if isinstance(event, Frames):
             self.readers.of(event.log).taken(event.log)
         elif isinstance(event, Threshold):

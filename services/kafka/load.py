@@ -24,7 +24,7 @@ OWN_SHARE = 0.5
 """Python runs one thread at a time, so a process that takes half of a core makes its threads wait for each other."""
 MACHINE_SHARE = 0.75
 DEGREES = 1.0, 1.25
-"""How much of these shares is taken from each degree on."""
+"""How much of these shares is taken from each degree on, up to MOST_LOADED."""
 CALM_FACTOR = 0.75
 """A degree ends when less than so much of its share is taken: gathering itself takes a quarter of the load away."""
 

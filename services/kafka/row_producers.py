@@ -27,6 +27,9 @@ OnRefused = Callable[[Exception], None]
 
 _WAIT_S = 0.5
 """How long one call of librdkafka's may wait before it is repeated."""
+_UNTIL_COMMIT_MS = 5_000
+"""How long librdkafka may wait for more records of a transaction. A commit sends all at once; before it, librdkafka would not
+sleep while there is something that it might send."""
 _BACK_OFF_S = 0.05
 _JOIN_S = 2.0
 
@@ -134,7 +137,8 @@ class LibrdkafkaTransactions:
         """options: of librdkafka. Returns when the writers before it are fenced. KafkaError if Kafka refuses that, or does not
         answer within so many seconds."""
         self._errors = _Errors()
-        self._producer = _make({**options, "transactional.id": transactional_id}, self._errors)
+        manner = {"transactional.id": transactional_id, "linger.ms": _UNTIL_COMMIT_MS}
+        self._producer = _make({**options, **manner}, self._errors)
         self._is_closed = False
         self._records: list[tuple[str, bytes | None, dict[str, Any]]] = []
         self._complete(self._producer.init_transactions, within_s)

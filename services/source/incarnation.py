@@ -41,6 +41,7 @@ from logs.source_restart import SourceRestart
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, StopSignal, now_us
 from services.hosting.registry import Registry, RegistryError
+from services.hosting.turns import Turns
 from services.kafka.load import LoadDegree
 from services.source.letters import Letters
 from services.source.post_box import STALLED_S, PostBox
@@ -77,7 +78,7 @@ class SourceIncarnation:
     """`run` goes on until it is stopped or fenced, and returns the process's exit code.
 
     intake: a new one, for the topic. logs: all logs of the stream. fenced: set when another incarnation writes the logs.
-    on_change: called whenever the status may have changed. load: of the process.
+    on_change: called whenever the status may have changed. load, turns: of the process; None: it runs nothing else.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class SourceIncarnation:
         stopping: StopSignal,
         fenced: threading.Event,
         load: LoadDegree = lambda: 0,
+        turns: Turns | None = None,
     ) -> None:
         self.plan = plan
         self.intake = intake
@@ -99,10 +101,13 @@ class SourceIncarnation:
         self.box = inputs.box
         self.registry = inputs.registry
         self.on_change: Callable[[], None] = lambda: None
+        self.may_gather = True
+        """Whether all who read the stream may get its rows later while the process is loaded."""
         self.evidence = Evidence(inputs.topic, now_us, intake.answer)
         self._stopping = stopping
         self._fenced = fenced
         self._load = load
+        self._turns = turns or Turns()
         self._rest_until_us = self._rested_us = 0
         self._has_begun = self._is_absent = self._is_unanswered = self._is_stalled = False
         self._waits_for: str | None = None
@@ -222,9 +227,8 @@ class SourceIncarnation:
         is_backlog = records >= (self.intake.most_records or FRAME_ROWS)
         if not records or is_backlog or self.topic.is_calm:
             return 0
-        degree = self._load()
-        span_us = min(self.plan.boundary_interval_us, self.plan.delay_threshold_us // 10)  # the interval may be stated
-        return (degree + 1) * span_us if degree else 0
+        degree = self._load() if self.may_gather else 0
+        return self.plan.rest_us(degree, self.plan.delay_threshold_us)
 
     @property
     def _next_boundary_us(self) -> int:
@@ -262,6 +266,10 @@ class SourceIncarnation:
     def _log_batch(self, found: dict[int, PartitionRecords]) -> None:
         waited_us = self.topic.waited_us + self._rested_us  # X counts both
         unknown = self._learn(found)
+        with self._turns.take():
+            self._log_rows(found, unknown, waited_us)
+
+    def _log_rows(self, found: dict[int, PartitionRecords], unknown: frozenset[int], waited_us: int) -> None:
         batch = self.intake.take(found, now_us(), unknown, waited_us)
         if batch.letters:
             self._send(batch.letters)

@@ -99,7 +99,7 @@ class SourceProcess:
             intake = self.make_intake(former)
             inputs = SourceInputs(topic, box, registry)
             incarnation = SourceIncarnation(
-                plan, intake, inputs, logs, letters, stopping, fenced, self.connections.load.degree
+                plan, intake, inputs, logs, letters, stopping, fenced, self.connections.load.degree, self.connections.turns
             )
             trimmer = stack.enter_context(closing(Trimmer(logs.values())))
 
@@ -138,6 +138,8 @@ class SourceProcess:
             say()
         if found is None:
             return
+        plans = [make_layout(query, self.layout.sites).plan for query in self.readers.queries]
+        incarnation.may_gather = all(plan.may_gather for plan in plans)
         plan = make_layout(found.query, self.layout.sites).plan
         if plan.delay_threshold_us != incarnation.plan.delay_threshold_us:
             incarnation.set_threshold(plan)

@@ -50,6 +50,8 @@ A, B = LogId("a", "", 0), LogId("b", "", 0)
 OUT = LogId("all", "r0", 0)
 R1 = InstanceId("main", "r1", 0)
 BUCKET = 100 * MS
+REST = 150 * MS
+"""What a loaded source says of its rows that gather: three boundary intervals."""
 
 
 def union_plan(**options: Any) -> Plan:
@@ -227,6 +229,50 @@ def test_none_is_calm_whose_boundaries_others_wait_for() -> None:
     chain, counted = plan_of(chain_of(2)), plan_of(query_of(COUNTED, "counts", streams=("a",)), shards=2)
     assert [chain.is_read_alone(fragment) for fragment in chain.fragments] == [False, True, True]
     assert [counted.is_read_alone(fragment) for fragment in counted.fragments] == [False, True]
+
+
+def gathered(one: InstanceDriver, since: int, until: int, pause_us: int = REST) -> list[tuple[int, Frame]]:
+    """Every 150 ms each stream gives the rows and the boundary that a loaded source has gathered. What the instance wrote, and
+    when."""
+    written = []
+    for at in range(since, until, 150 * MS):
+        effects = one.until(at)
+        for name in "ab":
+            log = LogId(name, "", 0)
+            effects += one.deliver(log, one.rows(name, [at]), replace(one.boundary(at + 50 * MS), pause=pause_us))
+        effects += one.until(at + 149 * MS)
+        written += [(at, e.frame) for e in effects if isinstance(e, Append)]
+    return written
+
+
+def test_it_is_silent_while_its_sources_gather_rows_and_says_so() -> None:
+    """R24: a sign of life in between would be a record for each reader, and rows cannot come sooner."""
+    one = InstanceDriver(union_plan())
+    gathered(one, 0, 600 * MS)
+    written = gathered(one, 600 * MS, 1_800 * MS)
+    boundaries = [frame for _, frame in written if isinstance(frame, Boundary)]
+    assert {frame.pause for frame in boundaries} == {REST}
+    assert len(boundaries) == 1_200 // 150, "one for each batch"
+    assert {frame.pause for _, frame in gathered(one, 1_800 * MS, 3 * S, 0) if isinstance(frame, Boundary)} <= {0, REST}
+    assert {frame.pause for frame in one.frames(Boundary)[-2:] if isinstance(frame, Boundary)} == {0}
+
+
+def test_a_source_that_gathers_is_silent_only_after_what_it_has_said() -> None:
+    one = InstanceDriver(union_plan())
+    gathered(one, 0, 600 * MS)
+    one.until(450 * MS + one.plan.silence_us + REST)
+    assert one.state is State.STABLE
+    one.until(450 * MS + one.plan.silence_us + REST + 2)
+    assert one.state is State.UP_FAILURE, "that is found out at once"
+
+
+def test_rows_do_not_gather_where_a_bucket_comes_from_several_instances() -> None:
+    """R9: they delay it differently, the more so the later its end is known."""
+    alone, sharded = (plan_of(query_of(COUNTED, "counts", streams=("a",)), shards=shards) for shards in (1, 2))
+    x_us = alone.delay_threshold_us
+    assert (alone.rest_us(0, x_us), alone.rest_us(2, x_us)) == (0, 3 * alone.boundary_interval_us)
+    assert alone.rest_us(2, alone.boundary_interval_us) == 3 * alone.boundary_interval_us // 10, "X leaves no time for more"
+    assert sharded.rest_us(2, x_us) == 0
 
 
 def test_a_silent_port_is_found_out_before_its_third_boundary_is_due_and_said_at_once() -> None:

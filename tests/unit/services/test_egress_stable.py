@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -65,7 +66,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
         return iter(kafka.q_out[start:end])
 
     monkeypatch.setattr(stable_module, "stable_rows", stable_rows)
-    monkeypatch.setattr(stable_module, "COMMIT_INTERVAL_S", 0)
+    monkeypatch.setattr(stable_module, "COMMIT_INTERVALS_S", (0,))
     return kafka
 
 
@@ -124,3 +125,24 @@ def test_rows_before_those_of_a_version_whose_schema_is_refused_do_not_wait_for_
     monkeypatch.setattr(topic, "_wait_for", wait)
     assert topic._work() and kafka.transactions == [[0, 1], [2, 3, 4, 5]]
     assert topic.next_id == 6 and topic.n_skipped == 0
+
+
+@pytest.mark.parametrize(("degree", "waits"), [(0, False), (1, True)])
+def test_the_more_a_process_has_to_do_the_more_rows_a_transaction_waits_for(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch, degree: int, waits: bool
+) -> None:
+    """But not for more than one takes, nor at the end."""
+    monkeypatch.setattr(stable_module, "COMMIT_INTERVALS_S", (0, 3600))
+    monkeypatch.setattr(stable_module, "TRANSACTION_ROWS", 4)
+    topic = stable_topic(kafka, monkeypatch, 0)
+    monkeypatch.setattr(topic, "_load", lambda: degree)
+    topic.put(rows(0, 1), 0)
+    assert topic._work() and kafka.transactions == [[0]]
+    topic.put(rows(1, 3), 1)
+    assert (topic._next_at > time.monotonic()) is waits and not topic._has_much
+    topic.put(rows(3, 6), 3)
+    assert topic._has_much and topic._work() and kafka.transactions == [[0], [1, 2, 3, 4, 5]]
+    assert not topic._has_much
+    topic.put(rows(6, 7), 6)
+    topic._is_closed = True
+    assert topic._work() and kafka.transactions[-1] == [6]
