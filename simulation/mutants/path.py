@@ -56,6 +56,26 @@ def expect_all_producers_at_once(patch: Patch) -> None:
     patch(Plan, "spread_us", lambda _: lambda self, fragment: 0)
 
 
+@caught_by("reconcile/test_instance.py", "test_rows_do_not_gather_where_a_bucket_comes_from_several_instances")
+def gather_rows_where_a_bucket_comes_from_several(patch: Patch) -> None:
+    """Rows gather in loaded sources also where several instances give a bucket, which then learn of its end so much later
+    than of its first row (R9)."""
+    patch(Plan, "may_gather", lambda _: property(lambda self: True))
+
+
+@caught_by("reconcile/test_instance.py", "test_it_is_silent_while_its_sources_gather_rows_and_says_so")
+def give_signs_of_life_while_the_sources_gather(patch: Patch) -> None:
+    """An instance is heard as often as ever while its sources gather rows: where there is no time, each reader gets records
+    that say nothing (R24)."""
+    patch(Instance, "_rest_us", lambda _: property(lambda self: 0))
+
+
+@caught_by("reconcile/test_instance.py", "test_a_source_that_gathers_is_silent_only_after_what_it_has_said")
+def find_silence_out_by_chance(patch: Patch) -> None:
+    """That an input is silent is found out when the instance has something else to do (R10)."""
+    patch(Instance, "_silences", lambda _: lambda self: iter(()))
+
+
 @caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_all_that_comes_after_it")
 def count_the_shortest_path_after(patch: Patch) -> None:
     """If several paths lead to a client, the shortest one counts in alpha*X (R9)."""
