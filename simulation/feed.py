@@ -279,8 +279,8 @@ class SourceFeeder:
         """Log the next rows and a boundary on every stream; after a stream's end only the boundary, as a heartbeat."""
         self.interval += self.stride
         for stream in self.feeds:
-            is_gathering = self.interval < self._rests_until[stream]
-            self._gathered_us[stream] += self.plan.boundary_interval_us if is_gathering else 0
+            if self.interval < self._rests_until[stream]:
+                self._gathered_us[stream] += self.plan.boundary_interval_us
         present = [edge for edge in self.plan.sources if self._writes(edge.operator)]
         pauses = {stream: self._pause_us(stream, now) for stream in dict.fromkeys(edge.operator for edge in present)}
         for edge in present:

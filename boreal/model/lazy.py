@@ -24,6 +24,21 @@ class lazy(Generic[Value]):
     def __get__(self, owner: object | None, kind: type) -> lazy[Value] | Value:
         if owner is None:
             return self
-        value: Value = self._make(owner)
+        value = self._value(owner)
         owner.__dict__[self._name] = value  # found there from now on
         return value
+
+    def _value(self, owner: Any) -> Value:
+        return self._make(owner)
+
+
+class lazy_once(lazy[Value]):
+    """As `lazy`, for objects that threads share: the first of them works the value out, and the others wait for it. Its object
+    has a reentrant lock for that, named `making`."""
+
+    def _value(self, owner: Any) -> Value:
+        with owner.making:
+            known: dict[str, Value] = owner.__dict__
+            if self._name not in known:
+                known[self._name] = self._make(owner)
+            return known[self._name]

@@ -18,14 +18,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 
 from boreal.model.errors import BorealError, ProtocolError
 from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, Start
-from boreal.model.lazy import lazy
+from boreal.model.lazy import lazy_once
 from formats.frame_records import encode_record
 from logs.index import Index
 from logs.log import ControlFrame, TrimmedError
@@ -34,8 +34,6 @@ from services.kafka.clusters import RECORD_BYTES, Cluster, close_producer, knows
 from services.kafka.load import LoadDegree
 from services.kafka.row_producers import KafkaPythonRows, RowProducer
 from services.storage.log_partition import LogPartition, make_log_consumer
-
-Made = TypeVar("Made")
 
 WINDOW_FRAMES = 1024
 """Minimum size of the window at the end of a log."""
@@ -104,7 +102,8 @@ class SiteClients:
         self._cluster = cluster
         self._load = load
         self._reading = threading.RLock()
-        self._making = threading.RLock()
+        self.making = threading.RLock()
+        """Each client is made once: with two producers, frames of a log would change places."""
         self._consumer: KafkaConsumer | None = None
         self.calm = CalmLogs(cluster.site)
         """Sends what logs append while they are calm."""
@@ -136,25 +135,17 @@ class SiteClients:
         """Whether what logs append is gathered."""
         return self._load() > 0
 
-    @lazy
+    @lazy_once
     def producer(self) -> KafkaProducer:
         """Writes logs with rows."""
-        return self._once("producer", self._make_producer)
+        return self._make_producer()
 
-    @lazy
+    @lazy_once
     def patient_producer(self) -> KafkaProducer:
         """Writes logs without rows, and, while the process is loaded, logs with few rows at a time. kafka-python looks at each
         partition that it has ever written, for every request, and Kafka handles the requests of a client one after the other:
         so calm logs cost those with rows nothing."""
-        return self._once("patient_producer", lambda: self._make_producer(linger_ms=LINGER_MS))
-
-    def _once(self, name: str, make: Callable[[], Made]) -> Made:
-        """A client, made by the first of the threads that ask for it: with two, frames of a log would change places."""
-        with self._making:
-            if name not in self.__dict__:
-                self.__dict__[name] = make()
-            made: Made = self.__dict__[name]
-            return made
+        return self._make_producer(linger_ms=LINGER_MS)
 
     def _make_producer(self, **options: Any) -> KafkaProducer:
         """Retries until it exists: appends wait for an unreachable cluster."""
@@ -162,15 +153,15 @@ class SiteClients:
             with suppress(KafkaError, OSError):
                 return self._cluster.make_producer(batch_size=BATCH_BYTES, **options)
 
-    @lazy
+    @lazy_once
     def row_producer(self) -> RowProducer:
         """What writes q.out. kafka-python's is the one that writes the logs: so what a process has to say goes in few
         requests."""
-        return self._once("row_producer", lambda: self._cluster.make_row_producer(lambda: self.producer))
+        return self._cluster.make_row_producer(lambda: self.producer)
 
-    @lazy
+    @lazy_once
     def admin(self) -> KafkaAdminClient:
-        return self._once("admin", self._cluster.make_admin)
+        return self._cluster.make_admin()
 
     def refuse(self, refusal: AppendRefusedError) -> None:
         """An append to a log has failed: send nothing more to logs. Call this in the errback."""
