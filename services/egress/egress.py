@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -38,7 +37,7 @@ from services.egress.tail import OutTail, read_out_tail
 from services.egress.takeover import TakeoverOutlet
 from services.hosting.connections import Connections
 from services.hosting.host import InstanceHost, build_host
-from services.hosting.process import EXIT_TAKEN_OVER, THREAD_SWITCH_S, ExitRequest, StatusPublisher, StopSignal, now_us
+from services.hosting.process import EXIT_TAKEN_OVER, ExitRequest, StatusPublisher, StopSignal, now_us
 from services.hosting.registry import Registry
 from services.hosting.traces import tells_corrections
 from services.kafka.control import ControlPlane
@@ -101,7 +100,6 @@ class EgressProcess:
             self._open = stack.pop_all()
 
     def serve(self, stopping: StopSignal) -> int:
-        sys.setswitchinterval(THREAD_SWITCH_S)
         life = self
         while (code := life._live(stopping)) == EXIT_TAKEN_OVER and not stopping.is_set():
             # As a new process would, and sooner: clients wait.
@@ -137,7 +135,7 @@ class EgressProcess:
         if self.site != self.connections.settings.home:
             return RowTopics()
         query, cluster, exit = self.query, self.clusters[self.site], self.exit_request.exit
-        name, of_process = f"boreal.{query}", (self.connections.load.degree, self.connections.turns)
+        name, of_process = f"boreal.{query}", (self.connections.commits, self.connections.turns)
         stable = StableTopic(cluster, stable_topic(query), f"{name}.stable", self._out_topic, exit, None, *of_process)
         wanted = record.query.records
         records: StableTopic | None = None

@@ -25,16 +25,13 @@ from boreal.model.schema import TRACEPARENT
 from formats.client_headers import EPOCH, ID, INCARNATION, VERSION, number
 from services.egress.plain_form import ColumnsUnknown, RecordForm
 from services.egress.tail import StableRow, read_stable_tail, stable_rows
+from services.hosting.commits import CommitPace
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED
 from services.hosting.registry import RegistryError
 from services.hosting.turns import Turns
 from services.kafka.clusters import Cluster, close_producer, is_fenced
-from services.kafka.load import LoadDegree
 
-COMMIT_INTERVALS_S = 0.05, 0.5, 1.0
-"""The shortest time between transactions, by how loaded the process is: each costs three requests and as many writes by the
-broker, however few its rows."""
 TRANSACTION_ROWS = 5_000
 WAITING_BYTES = 64 << 20
 REGISTRY_RETRY_S = 0.5
@@ -66,13 +63,13 @@ class StableTopic:
         out_topic: str,
         exit: Callable[[int], None],
         form: RecordForm | None = None,
-        load: LoadDegree = lambda: 0,
+        pace: CommitPace | None = None,
         turns: Turns | None = None,
     ) -> None:
-        """form: of the records' values; None: a row as it is. Closed with this. load, turns: of the process; None: it does
+        """form: of the records' values; None: a row as it is. Closed with this. pace, turns: of the process; None: it does
         nothing else."""
         self._form = form
-        self._load = load
+        self._pace = pace or CommitPace()
         self._turns = turns or Turns()
         self.waits_for: str | None = None
         self._cluster = cluster
@@ -92,6 +89,7 @@ class StableTopic:
         self._is_closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="stable", daemon=True)
+        self._pace.join()
 
     def begin(self, incarnation: int, lacking_from: int, end: int) -> None:
         """Copy the rows that q.out holds at offsets from `lacking_from` up to `end`, then write those that are put."""
@@ -124,6 +122,7 @@ class StableTopic:
         if self._thread.is_alive():
             self._thread.join(timeout=2)
         close_producer(self._producer, 0)
+        self._pace.leave()
         if self._form is not None:
             self._form.close()
 
@@ -155,7 +154,7 @@ class StableTopic:
             else:
                 return False
         if chunks:
-            self._next_at = time.monotonic() + COMMIT_INTERVALS_S[self._load()]
+            self._next_at = time.monotonic() + self._pace.interval_s
             self._commit([row for chunk in chunks for row in chunk.rows])
             self._place = chunks[-1].end
         else:

@@ -13,6 +13,7 @@ from deployment.layout import Layout
 from deployment.query_record import QueryRecord
 from intake.calm import CALM_S
 from services.hosting.calm_hosts import CalmHosts
+from services.hosting.commits import CommitPace
 from services.hosting.process import QueryProcess, StatusDesk, StatusPublisher, StopSignal, now_us, run_process, set_clock
 from services.hosting.turns import Turns
 from services.kafka.clusters import Cluster, make_clusters
@@ -58,6 +59,8 @@ class Connections:
         """The home site's Kafka."""
         self.load = Load()
         """Whether the process gathers what can wait."""
+        self.commits = CommitPace(self.load.degree)
+        """How often its egresses commit transactions."""
         self.turns = Turns()
         """The turns of the roles that have rows."""
         self._client_id = client_id

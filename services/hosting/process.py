@@ -39,10 +39,6 @@ STATUS_INTERVAL_S = 1.0
 CALM_INTERVALS = 2
 """A calm role says how it is once in so many intervals: often enough that one lost status does not make it count as dead."""
 
-THREAD_SWITCH_S = 0.0005
-"""Readers, instances and producers share an interpreter: with the default of 5 ms a frame could wait as long as a whole hop
-takes."""
-
 _logger = logging.getLogger("boreal.process")
 
 

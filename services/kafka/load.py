@@ -8,11 +8,13 @@ well within X: then there is less to do, and results come sooner than in a queue
           ^                                                                                     │
           └───────────────────────── both are well below that ──────────────────────────────────┘
 
-The same leads on to degree 2, a quarter above these shares: sources gather longer.
+The same leads on to degree 2, a quarter above these shares: sources gather longer. A loaded process also lets each of its
+threads run for longer.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +29,11 @@ DEGREES = 1.0, 1.25
 """How much of these shares is taken from each degree on, up to MOST_LOADED."""
 CALM_FACTOR = 0.75
 """A degree ends when less than so much of its share is taken: gathering itself takes a quarter of the load away."""
+
+THREAD_SWITCHES_S = 0.0005, 0.005, 0.005
+"""After how long a thread hands the interpreter to another that waits for it, by degree. Readers, instances and producers share
+it: with 5 ms a frame may wait as long as a whole hop takes. But each time costs something, and where many threads always have
+work, it would be much."""
 
 LoadDegree = Callable[[], int]
 """Says how loaded a process is: 0 if it is not, 1 or 2."""
@@ -48,13 +55,15 @@ class LoadGauge:
 
 
 class Load:
-    """The load of this process and its machine, measured when it is asked for. May be asked by any thread."""
+    """The load of this process and its machine, measured when it is asked for. May be asked by any thread. A process has one,
+    since it sets how long threads run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._gauge = LoadGauge()
         self._at = time.monotonic()
         self._own_s, self._busy_s = used_seconds()
+        sys.setswitchinterval(THREAD_SWITCHES_S[0])
 
     def degree(self) -> int:
         """See `LoadDegree`."""
@@ -73,6 +82,7 @@ class Load:
         own_s, busy_s = used_seconds()
         self._gauge.note((own_s - self._own_s) / past_s, (busy_s - self._busy_s) / past_s)
         self._at, self._own_s, self._busy_s = now, own_s, busy_s
+        sys.setswitchinterval(THREAD_SWITCHES_S[self._gauge.degree])
 
 
 def used_seconds() -> tuple[float, float]:

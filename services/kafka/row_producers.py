@@ -9,8 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 from math import inf
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kafka import KafkaProducer
@@ -24,6 +29,7 @@ RowRecord = tuple[bytes | None, bytes | None, Headers]
 """The value of a record, its key, and its headers."""
 OnStored = Callable[[int], None]
 OnRefused = Callable[[Exception], None]
+_OnDelivery = Callable[["confluent_kafka.KafkaError | None", "confluent_kafka.Message"], None]
 
 _WAIT_S = 0.5
 """How long one call of librdkafka's may wait before it is repeated."""
@@ -31,6 +37,8 @@ _UNTIL_COMMIT_MS = 5_000
 """How long librdkafka may wait for more records of a transaction. A commit sends all at once; before it, librdkafka would not
 sleep while there is something that it might send."""
 _BACK_OFF_S = 0.05
+_AT_ONCE = 1_000
+"""So many records are given to librdkafka at once, while no other thread has the interpreter: for some two milliseconds."""
 _JOIN_S = 2.0
 
 _logger = logging.getLogger("boreal.kafka")
@@ -57,6 +65,18 @@ class TransactionProducer(Protocol):
     def commit_transaction(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """Who is told what becomes of the records of one call of `send_all`."""
+
+    on_stored: OnStored
+    on_refused: OnRefused
+
+
+_WaitingRecord = tuple[RowRecord, _Answers | None]
+"""A record, and who is told of it, if it is the last one of its call."""
+
+
 class KafkaPythonRows:
     """A `RowProducer` by kafka-python's producer."""
 
@@ -75,7 +95,12 @@ class KafkaPythonRows:
 
 
 class LibrdkafkaRows:
-    """A `RowProducer` by librdkafka's, with a thread that serves its callbacks."""
+    """A `RowProducer` by librdkafka's, with a thread that serves its callbacks.
+
+    While an idempotent producer of librdkafka's has more than five records of a partition on their way, it sends no others of
+    it. If it has others, it does not sleep until Kafka answers: where a broker has too little processor time, that takes half a
+    core from it. So records of a topic wait here while others of it are on their way.
+    """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         """options: of librdkafka."""
@@ -84,25 +109,22 @@ class LibrdkafkaRows:
         # each of them is refused, too, and what becomes of the last one says it for all.
         manner = {"enable.gapless.guarantee": True, "message.timeout.ms": 0}
         self._producer = _make({**options, **manner}, self._errors)
+        self._lock = threading.Lock()
+        self._waiting: dict[str, deque[_WaitingRecord]] = {}
+        """What waits, for each topic with records on their way."""
         self._is_silent = self._is_closed = False
         self._thread = threading.Thread(target=self._serve, name="rows", daemon=True)
         self._thread.start()
 
     def send_all(self, topic: str, records: Iterable[RowRecord], on_stored: OnStored, on_refused: OnRefused) -> None:
-        def settle(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
-            if error is not None:
-                on_refused(self._errors.translated(error))
-                return
-            offset = message.offset()
-            on_stored(-1 if offset is None else max(offset, -1))
-
         *others, last = records
-        try:
-            for value, key, headers in others:
-                self._produce(topic, value, key, headers)
-            self._produce(topic, *last, on_delivery=settle)
-        except KafkaError as error:
-            on_refused(error)
+        with self._lock:
+            is_first = topic not in self._waiting
+            waiting = self._waiting.setdefault(topic, deque())
+            waiting.extend((record, None) for record in others)
+            waiting.append((last, _Answers(on_stored, on_refused)))
+        if is_first:
+            self._send_next(topic)
 
     def silence(self) -> None:
         """Send nothing more; returns at once."""
@@ -111,16 +133,67 @@ class LibrdkafkaRows:
 
     def close(self, within_s: float) -> None:
         """Close it after its records are sent; those that Kafka does not take within so many seconds are lost."""
-        self._producer.flush(within_s)
+        until = time.monotonic() + within_s
+        while self._waiting and (left_s := until - time.monotonic()) > 0:
+            self._producer.flush(min(left_s, _WAIT_S))
         self._is_closed = True
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)
         self._producer.purge(blocking=False)
 
-    def _produce(self, topic: str, value: bytes | None, key: bytes | None, headers: Headers, **more: Any) -> None:
-        if self._is_silent:
-            raise KafkaError("a record before it was refused")
-        _produce(self._producer, self._errors, topic, value, key=key, partition=0, headers=headers, **more)
+    def _send_next(self, topic: str) -> None:
+        """Nothing of a topic is on its way: send some of what waits."""
+        with self._lock:
+            if not (waiting := self._waiting[topic]):
+                del self._waiting[topic]
+                return
+            sent = [waiting.popleft() for _ in range(min(len(waiting), _AT_ONCE))]
+        records, answers = zip(*sent, strict=True)
+        callbacks: list[_OnDelivery | None] = [own and partial(self._settle, topic, own) for own in answers]
+        callbacks[-1] = partial(self._settle_last, topic, answers[-1])
+        try:
+            if self._is_silent:
+                raise KafkaError("a record before it was refused")
+            _produce(self._producer, self._errors, topic, records, callbacks)
+        except KafkaError as error:
+            self._refuse(topic, answers, error)
+
+    def _settle_last(
+        self,
+        topic: str,
+        answers: _Answers | None,
+        error: confluent_kafka.KafkaError | None,
+        message: confluent_kafka.Message,
+    ) -> None:
+        """Kafka has taken all that was on its way of a topic, or has refused some of it."""
+        if error is not None:
+            self._refuse(topic, [answers], self._errors.translated(error))
+            return
+        self._send_next(topic)
+        if answers is not None:
+            self._settle(topic, answers, None, message)
+
+    def _settle(
+        self,
+        topic: str,
+        answers: _Answers,
+        error: confluent_kafka.KafkaError | None,
+        message: confluent_kafka.Message,
+    ) -> None:
+        """Kafka has taken the last record of a call, and so all, or has refused one of them."""
+        if error is not None:
+            answers.on_refused(self._errors.translated(error))
+            return
+        offset = message.offset()
+        answers.on_stored(-1 if offset is None else max(offset, -1))
+
+    def _refuse(self, topic: str, several: Iterable[_Answers | None], error: KafkaError) -> None:
+        """Records cannot be written, nor can those that wait for them."""
+        with self._lock:
+            waiting = self._waiting.pop(topic, ())
+        for answers in (*several, *(own for _, own in waiting)):
+            if answers is not None:
+                answers.on_refused(error)
 
     def _serve(self) -> None:
         while not self._is_closed:
@@ -140,7 +213,7 @@ class LibrdkafkaTransactions:
         manner = {"transactional.id": transactional_id, "linger.ms": _UNTIL_COMMIT_MS}
         self._producer = _make({**options, **manner}, self._errors)
         self._is_closed = False
-        self._records: list[tuple[str, bytes | None, dict[str, Any]]] = []
+        self._records: dict[str, list[RowRecord]] = {}
         self._complete(self._producer.init_transactions, within_s)
 
     def begin_transaction(self) -> None:
@@ -150,23 +223,26 @@ class LibrdkafkaTransactions:
     def send(
         self, topic: str, value: bytes | None, key: bytes | None, headers: list[tuple[str, bytes]], partition: int
     ) -> None:
-        facts: dict[str, Any] = {"key": key, "headers": headers, "partition": partition}
-        self._records.append((topic, value, facts))
-        _produce(self._producer, self._errors, topic, value, **facts)
+        """Send a record with the next commit, to the topic's only partition."""
+        self._records.setdefault(topic, []).append((value, key, headers))
 
     def commit_transaction(self) -> None:
         """Returns when the transaction is committed, for which it may be aborted and repeated."""
+        self._produce_all()
         while not self._complete(self._producer.commit_transaction):
             while not self._complete(self._producer.abort_transaction):
                 pass
             self._begin()
-            for topic, value, facts in self._records:
-                _produce(self._producer, self._errors, topic, value, **facts)
+            self._produce_all()
 
     def close(self) -> None:
         """Close it; a transaction that is not committed is lost."""
         self._is_closed = True
         self._producer.purge(blocking=False)
+
+    def _produce_all(self) -> None:
+        for topic, records in self._records.items():
+            _produce(self._producer, self._errors, topic, records, [None] * len(records))
 
     def _begin(self) -> None:
         try:
@@ -228,13 +304,31 @@ def _make(options: Mapping[str, Any], errors: _Errors) -> confluent_kafka.Produc
     )
 
 
-def _produce(producer: confluent_kafka.Producer, errors: _Errors, topic: str, value: bytes | None, **facts: Any) -> None:
-    """Send a record, as soon as there is room. KafkaError if the client, or the transaction, cannot go on."""
-    while True:
+def _produce(
+    producer: confluent_kafka.Producer,
+    errors: _Errors,
+    topic: str,
+    records: Sequence[RowRecord],
+    on_delivery: Sequence[_OnDelivery | None],
+) -> None:
+    """Send records, as soon as there is room. KafkaError if the client, or the transaction, cannot go on.
+
+    No Python runs between two calls of librdkafka's: if another thread took the interpreter there, the first records would go
+    alone.
+    """
+    n_given = 0
+    while n_given < len(records):
+        these = slice(n_given, n_given + _AT_ONCE)
+        values, keys, headers = zip(*records[these], strict=True)
+        rest = iter(values)
+        calls = map(
+            producer.produce, repeat(topic), rest, keys, repeat(0), on_delivery[these], repeat(None), repeat(0), headers
+        )
         try:
-            producer.produce(topic, value, **facts)
-            return
+            deque(calls, maxlen=0)
+            n_given += len(values)
         except BufferError:
+            n_given += len(values) - length_hint(rest) - 1
             producer.poll(_BACK_OFF_S)
         except errors.kafka.KafkaException as failure:
             raise errors.translated(failure.args[0]) from failure

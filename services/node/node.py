@@ -4,7 +4,6 @@ of Kafka and Redis, the control topic, and the query's record, in which the user
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -26,7 +25,7 @@ from reconcile.recovery import FROM_THE_FIRST, Beginning, VerifiedCheckpoint
 from services.hosting.connections import Connections
 from services.hosting.host import InstanceHost, build_host
 from services.hosting.order_channel import OrderChannel
-from services.hosting.process import EXIT_FENCED, THREAD_SWITCH_S, ExitRequest, StatusPublisher, StopSignal, now_us
+from services.hosting.process import EXIT_FENCED, ExitRequest, StatusPublisher, StopSignal, now_us
 from services.hosting.traces import tells_corrections
 from services.hosting.trimmer import Trimmer
 from services.kafka.control import ControlPlane
@@ -93,7 +92,6 @@ class NodeProcess:
         self.exit_request = ExitRequest()
 
     def serve(self, stopping: StopSignal) -> int:
-        sys.setswitchinterval(THREAD_SWITCH_S)
         with ExitStack() as stack:
             stack.callback(self._close_logs)
             control = ControlPlane(self.connections.controls, control_topic(self.layout.plan.query), self.name, self.site)

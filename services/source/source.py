@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -26,7 +25,7 @@ from formats.registry_records import KINDS, SchemaBook
 from intake.intake import Intake, SourceStream, form_of
 from logs.source_restart import SourceRestart, source_restart
 from services.hosting.connections import Connections
-from services.hosting.process import THREAD_SWITCH_S, StatusPublisher, StopSignal
+from services.hosting.process import StatusPublisher, StopSignal
 from services.hosting.registry import Registry
 from services.hosting.trimmer import Trimmer
 from services.kafka.control import NO_HURRY_MS, WAKE_MS, ControlPlane
@@ -69,7 +68,6 @@ class SourceProcess:
         self.spool_directory = settings.data / "spool" / record.inner / stream
 
     def serve(self, stopping: StopSignal) -> int:
-        sys.setswitchinterval(THREAD_SWITCH_S)
         plan = self.layout.plan
         with ExitStack() as stack:
             shared = self.connections.logs

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import queue
 import socket
-import sys
 import threading
 import time
 import uuid
@@ -39,7 +38,6 @@ from services.hosting.connections import Connections, MakeRole
 from services.hosting.process import (
     EXIT_FAILED,
     EXIT_STOPPED,
-    THREAD_SWITCH_S,
     StatusPublisher,
     StopSignal,
     now_us,
@@ -91,7 +89,6 @@ class JoinedWorker:
         self._logged: str | None = None
 
     def serve(self, stopping: StopSignal) -> int:
-        sys.setswitchinterval(THREAD_SWITCH_S)
         self._shared.watch.add(self._queries.take)
         # Its own desk: a role whose status takes long must not make the worker look dead.
         publisher = StatusPublisher(self._shared.home, worker_process(self._site, self._name), self._status)

@@ -19,14 +19,13 @@ from __future__ import annotations
 import json
 import logging
 import socket
-import sys
 import threading
 from collections.abc import Mapping
 from typing import Any
 
 from deployment.query_record import query_record
 from services.hosting.connections import Connections, MakeRole
-from services.hosting.process import EXIT_STOPPED, THREAD_SWITCH_S, StopSignal
+from services.hosting.process import EXIT_STOPPED, StopSignal
 from services.worker.role_threads import ROLES, RoleRequest, RoleThreads
 
 _logger = logging.getLogger("boreal.worker")
@@ -44,7 +43,6 @@ class Worker:
         self._is_cut = threading.Event()
 
     def serve(self, stopping: StopSignal) -> int:
-        sys.setswitchinterval(THREAD_SWITCH_S)
         self._report({"warm": True})
         threading.Thread(target=self._listen, name="channel", daemon=True).start()
         while not stopping.is_set() and not self._is_cut.is_set():

@@ -70,6 +70,17 @@ def test_records_keep_their_order_and_the_last_of_each_call_is_told_of(
     assert [(record.value, record.key, record.headers) for record in found] == records(0, 5_000)
 
 
+def test_what_was_given_is_sent_before_a_producer_is_closed(client: ClientChoice, kafka: KafkaServer, fresh_name: str) -> None:
+    """Also what waits for the records before it, and more than is given to librdkafka at once."""
+    cluster, heard = cluster_of(kafka, row_producer=client), Heard()
+    ensure(cluster, [TopicSpec(fresh_name, 1)])
+    with row_producer(cluster) as producer:
+        for first in range(0, 4_500, 1_500):
+            producer.send_all(fresh_name, records(first, 1_500), heard.store, heard.refuse)
+    assert heard.offsets == [1_499, 2_999, 4_499] and not heard.errors
+    assert [record.value for record in records_of(cluster, fresh_name)] == [b"%d" % number for number in range(4_500)]
+
+
 def test_nothing_follows_a_record_that_kafka_refuses(client: ClientChoice, kafka: KafkaServer, fresh_name: str) -> None:
     """With kafka-python's, who is told of it has to silence it, as the clients of a site do."""
     cluster, heard = cluster_of(kafka, row_producer=client), Heard()

@@ -13,6 +13,7 @@ from services.egress import stable as stable_module
 from services.egress.registered import RegisteredForm
 from services.egress.stable import StableTopic
 from services.egress.tail import StableRow
+from services.hosting.commits import CommitPace
 from services.hosting.registry import RegistryError
 from services.kafka.clusters import Cluster
 
@@ -66,7 +67,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
         return iter(kafka.q_out[start:end])
 
     monkeypatch.setattr(stable_module, "stable_rows", stable_rows)
-    monkeypatch.setattr(stable_module, "COMMIT_INTERVALS_S", (0,))
+    monkeypatch.setattr(CommitPace, "interval_s", 0)
     return kafka
 
 
@@ -127,15 +128,14 @@ def test_rows_before_those_of_a_version_whose_schema_is_refused_do_not_wait_for_
     assert topic.next_id == 6 and topic.n_skipped == 0
 
 
-@pytest.mark.parametrize(("degree", "waits"), [(0, False), (1, True)])
-def test_the_more_a_process_has_to_do_the_more_rows_a_transaction_waits_for(
-    kafka: Kafka, monkeypatch: pytest.MonkeyPatch, degree: int, waits: bool
+@pytest.mark.parametrize(("interval_s", "waits"), [(0, False), (3600, True)])
+def test_a_transaction_waits_for_more_rows_as_the_pace_of_the_process_says(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch, interval_s: float, waits: bool
 ) -> None:
     """But not for more than one takes, nor at the end."""
-    monkeypatch.setattr(stable_module, "COMMIT_INTERVALS_S", (0, 3600))
     monkeypatch.setattr(stable_module, "TRANSACTION_ROWS", 4)
     topic = stable_topic(kafka, monkeypatch, 0)
-    monkeypatch.setattr(topic, "_load", lambda: degree)
+    monkeypatch.setattr(CommitPace, "interval_s", interval_s)
     topic.put(rows(0, 1), 0)
     assert topic._work() and kafka.transactions == [[0]]
     topic.put(rows(1, 3), 1)

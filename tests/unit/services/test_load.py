@@ -43,6 +43,8 @@ def test_the_load_is_measured_when_it_is_asked_for_and_not_more_often(monkeypatc
     now, used = 0.0, (0.0, 0.0)
     monkeypatch.setattr(load_module.time, "monotonic", lambda: now)
     monkeypatch.setattr(load_module, "used_seconds", lambda: used)
+    switches: list[float] = []
+    monkeypatch.setattr(load_module.sys, "setswitchinterval", switches.append)
     load = Load()
     now, used = SAMPLE_S / 2, (SAMPLE_S, 0.0)
     assert load.degree() == 0
@@ -50,6 +52,7 @@ def test_the_load_is_measured_when_it_is_asked_for_and_not_more_often(monkeypatc
     assert load.degree() == 2
     now = 10 * SAMPLE_S
     assert load.degree() == 0, "nothing was used since"
+    assert switches == [0.0005, 0.005, 0.0005], "each thread runs for longer while the process is loaded"
 
 
 def test_what_a_machine_has_used_grows_with_its_work() -> None:
