@@ -20,10 +20,11 @@ from deployment.query_record import QueryRecord
 from reconcile.events import InstanceId
 from reconcile.stagger import HEARTBEATS_TO_DEATH
 
-CALM_PAUSES_US = (2_000_000, 400_000), (1_000_000, 150_000)
-"""From which X on an instance without rows may be silent for how much longer than usual. Each of its boundaries costs a request
-of its own, and as many reads, with nothing to say but how late it is. Who dies meanwhile is found out that much later. With a
-boundary interval of 100 ms, all calm roles write at multiples of a quarter of a second."""
+CALM_PAUSE_US = 400_000
+"""How much longer than usual an instance without rows may be silent. Each of its boundaries costs a request of its own, and as
+many reads, with nothing to say but how late it is."""
+LEAST_CALM_THRESHOLD_US = 2_000_000
+"""The smallest X that leaves the time for it: who dies meanwhile is found out that much later."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]")
 
@@ -199,7 +200,7 @@ def make_layout(query: Query, sites: tuple[str, ...], inner: str | None = None) 
         if site not in sites:
             raise UserError(f"streams.{name}.site", site, "is not a site of this installation", did_you_mean(site, sites))
     patient = HEARTBEATS_TO_DEATH * max(query.intervals.heartbeat, query.intervals.boundary_interval)
-    calm_pause = next((pause for least, pause in CALM_PAUSES_US if query.delay_threshold >= least), 0)
+    calm_pause = CALM_PAUSE_US if query.delay_threshold >= LEAST_CALM_THRESHOLD_US else 0
     planned = plan(query, Overrides(silence_us=patient, calm_pause_us=calm_pause))
     return Layout(replace(planned, query=inner or query.name), sites, away)
 
