@@ -55,8 +55,8 @@ class LoadGauge:
 
 
 class Load:
-    """The load of this process and its machine, measured when it is asked for. May be asked by any thread. A process has one,
-    since it sets how long threads run."""
+    """The load of this process and its machine, measured when it is asked for. May be asked by any thread. It sets how long the
+    threads of the process run; several of one process measure, and set, the same."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

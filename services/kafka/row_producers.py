@@ -149,7 +149,7 @@ class LibrdkafkaRows:
                 return
             sent = [waiting.popleft() for _ in range(min(len(waiting), _AT_ONCE))]
         records, answers = zip(*sent, strict=True)
-        callbacks: list[_OnDelivery | None] = [own and partial(self._settle, topic, own) for own in answers]
+        callbacks: list[_OnDelivery | None] = [own and partial(self._settle, own) for own in answers]
         callbacks[-1] = partial(self._settle_last, topic, answers[-1])
         try:
             if self._is_silent:
@@ -171,14 +171,10 @@ class LibrdkafkaRows:
             return
         self._send_next(topic)
         if answers is not None:
-            self._settle(topic, answers, None, message)
+            self._settle(answers, None, message)
 
     def _settle(
-        self,
-        topic: str,
-        answers: _Answers,
-        error: confluent_kafka.KafkaError | None,
-        message: confluent_kafka.Message,
+        self, answers: _Answers, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message
     ) -> None:
         """Kafka has taken the last record of a call, and so all, or has refused one of them."""
         if error is not None:
