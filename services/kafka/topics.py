@@ -46,6 +46,8 @@ class TopicSpec:
     """Number of partitions."""
     config: dict[str, str] = field(default_factory=dict)
     """Kafka settings that boreal depends on; the cluster decides all others."""
+    is_users: bool = False
+    """Whether it is a topic of a user, which may have any settings if it exists."""
 
 
 def control_topic(query: str) -> str:
@@ -194,7 +196,7 @@ def examine(cluster: Cluster, specs: Sequence[TopicSpec], inputs: Collection[str
     with closing(cluster.make_admin()) as admin:
         known = set(admin.list_topics())
         there = [spec for spec in specs if spec.name in known]
-        wanted = (*specs, *(TopicSpec(name, 1) for name in sorted(inputs)))
+        wanted = (*specs, *(TopicSpec(name, 1, is_users=True) for name in sorted(inputs)))
         absent = tuple(spec for spec in wanted if spec.name not in known)
         return TopicFindings(absent, tuple(_problems(admin, there)) if there else ())
 
@@ -209,10 +211,12 @@ def ensure(cluster: Cluster, specs: Sequence[TopicSpec]) -> list[TopicSpec]:
 
 
 def create(cluster: Cluster, absent: Sequence[TopicSpec]) -> None:
-    """Create topics that do not exist."""
+    """Create topics that were absent. UserError if one exists by now with other settings: another client may have created it
+    since, or a broker may not have known yet that it exists."""
     if absent:
         with closing(cluster.make_admin()) as admin:
-            _create(admin, {spec.name: spec for spec in absent})
+            existed = [spec for spec in _create(admin, {spec.name: spec for spec in absent}) if not spec.is_users]
+            refuse(tuple(_problems(admin, existed)) if existed else ())
 
 
 def refuse(problems: Sequence[TopicProblem]) -> None:
@@ -239,15 +243,19 @@ def delete(cluster: Cluster, names: list[str]) -> None:
             admin.delete_topics(found)
 
 
-def _create(admin: KafkaAdminClient, absent: dict[str, TopicSpec]) -> None:
+def _create(admin: KafkaAdminClient, absent: dict[str, TopicSpec]) -> list[TopicSpec]:
+    """Create topics, and return those that existed."""
     wanted = {name: {"num_partitions": spec.partitions, "configs": spec.config} for name, spec in absent.items()}
     result = admin.create_topics(wanted, raise_errors=False)
+    existed = []
     for topic in result["topics"]:
         error = for_code(topic["error_code"])
-        # Another process may have created the same topic at the same moment.
-        if error not in (NoError, TopicAlreadyExistsError):
+        if error is TopicAlreadyExistsError:
+            existed.append(absent[topic["name"]])
+        elif error is not NoError:
             raise error(f"topic {topic['name']} cannot be created: {topic['error_message']}")
     admin.wait_for_topics(list(absent))
+    return existed
 
 
 def _problems(admin: KafkaAdminClient, specs: Sequence[TopicSpec]) -> Iterator[TopicProblem]:

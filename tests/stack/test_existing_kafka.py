@@ -16,8 +16,13 @@ import yaml
 from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
 
+from boreal.model.errors import UserError
+from services.kafka.clusters import Cluster
+from services.kafka.settings import KafkaSettings, ServiceSettings
+from services.kafka.topics import TopicSpec, create
 from services.stack.servers import KafkaServer
 from tests.command_line import run_command
+from tests.waiting import wait
 
 QUERY = {
     "name": "sales",
@@ -46,10 +51,22 @@ def users_kafka(tmp_path_factory: pytest.TempPathFactory, servers: Path) -> Iter
 def topics(users_kafka: UsersKafka) -> Iterator[KafkaAdminClient]:
     """A client that is there to look; the test begins without topics."""
     with closing(KafkaAdminClient(**users_kafka.client)) as admin:
-        left = [name for name in admin.list_topics() if not name.startswith("__")]
+        left = users_topics(admin)
         if left:
             admin.delete_topics(left)
+            # The broker answers before it has forgotten them.
+            assert wait(lambda: not users_topics(admin))
         yield admin
+
+
+def users_topics(admin: KafkaAdminClient) -> list[str]:
+    return [name for name in admin.list_topics() if not name.startswith("__")]
+
+
+def make_topics(admin: KafkaAdminClient, partitions: dict[str, int]) -> None:
+    """Create topics, and wait until the broker knows them: it answers before."""
+    admin.create_topics([NewTopic(name, count, 1) for name, count in partitions.items()])
+    admin.wait_for_topics(list(partitions))
 
 
 @pytest.fixture
@@ -73,13 +90,13 @@ def test_commands_that_look_create_no_topic(
     shown = boreal(users_kafka, tmp_path, "init", query_file, "--dry-run")
     assert shown.returncode == 0, shown.stderr
     assert "boreal.queries is absent" in shown.stdout and "sales.stable is absent" in shown.stdout
-    assert [name for name in topics.list_topics() if not name.startswith("__")] == []
+    assert users_topics(topics) == []
 
 
 def test_a_dry_run_prints_commands_for_whoever_owns_the_kafka(
     users_kafka: UsersKafka, topics: KafkaAdminClient, query_file: Path, tmp_path: Path
 ) -> None:
-    topics.create_topics([NewTopic("boreal.status", 1, 1), NewTopic("shop.orders", 3, 1)])
+    make_topics(topics, {"boreal.status": 1, "shop.orders": 3})
     found = json.loads(boreal(users_kafka, tmp_path, "init", query_file, "--dry-run", "--json").stdout)["a"]
     assert "shop.orders" not in found["absent"] and "boreal.queries" in found["absent"]
     [wrong] = found["problems"]
@@ -99,7 +116,7 @@ def test_all_topics_with_wrong_settings_are_named_at_once_and_nothing_is_created
     users_kafka: UsersKafka, topics: KafkaAdminClient, query_file: Path, tmp_path: Path
 ) -> None:
     made = ("boreal.queries", "boreal.status", "sales.stable", "sales.control")
-    topics.create_topics([NewTopic(name, 2 if name == "sales.stable" else 1, 1) for name in made])
+    make_topics(topics, {name: 2 if name == "sales.stable" else 1 for name in made})
     for command in (("init", query_file), ("query", "apply", query_file)):
         refused = boreal(users_kafka, tmp_path, *command, "--json")
         assert refused.returncode == 2, refused.stderr
@@ -108,7 +125,23 @@ def test_all_topics_with_wrong_settings_are_named_at_once_and_nothing_is_created
         assert "sales.stable has 2 partitions instead of 1" in error["problem"]
         assert "cleanup.policy must be compact,delete, retention.ms must be 3600000" in error["problem"]
         assert "--entity-name boreal.queries --add-config cleanup.policy=compact" in error["fix"]
-    assert {name for name in topics.list_topics() if not name.startswith("__")} == set(made)
+    assert set(users_topics(topics)) == set(made)
+
+
+def test_a_topic_that_another_client_creates_meanwhile_with_other_settings_is_refused(
+    users_kafka: UsersKafka, topics: KafkaAdminClient
+) -> None:
+    absent = [
+        TopicSpec("sales.out", 1, {"cleanup.policy": "delete"}),
+        TopicSpec("sales.latest", 1, {"cleanup.policy": "compact"}),
+        TopicSpec("shop.orders", 1, is_users=True),
+    ]
+    make_topics(topics, {"sales.latest": 1, "shop.orders": 3})
+    settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap=users_kafka.bootstrap)})
+    cluster = Cluster("a", settings, "test")
+    with pytest.raises(UserError, match=r"cleanup\.policy must be compact"):
+        create(cluster, absent)
+    create(cluster, [spec for spec in absent if spec.name != "sales.latest"])
 
 
 def test_init_creates_what_is_missing_and_once_only(
@@ -124,7 +157,7 @@ def test_init_creates_what_is_missing_and_once_only(
 def test_a_supervisor_that_finds_wrong_topics_says_so_and_status_still_answers(
     users_kafka: UsersKafka, topics: KafkaAdminClient, tmp_path: Path
 ) -> None:
-    topics.create_topics([NewTopic("boreal.queries", 1, 1), NewTopic("boreal.status", 1, 1)])
+    make_topics(topics, {"boreal.queries": 1, "boreal.status": 1})
     environment = {**os.environ, "BOREAL_SITES__A__BOOTSTRAP": users_kafka.bootstrap, "BOREAL_DATA": str(tmp_path)}
     command = [sys.executable, "-m", "services.stack.supervisor"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
