@@ -265,10 +265,16 @@ class Instance:
         """Whether its readers have been told that it may be silent for longer (R24). Other threads may ask this."""
         return self.said_us > 0
 
-    def is_light(self, now: int) -> bool:
-        """Whether it has no rows to process, in whatever state it is, and had none for a while where X leaves the time for a
-        pause (R24); and its operators run here. Each call of `handle` is a matter of a moment then."""
-        return self._is_at_rest(now) and self.engine.host is not None
+    @property
+    def runs_here(self) -> bool:
+        """Whether its operators run here, and not in an operator host of another process."""
+        return self.engine.host is not None
+
+    def is_at_rest(self, now: int) -> bool:
+        """Whether it has had no rows for a while, has nothing to correct, and X leaves the time for a pause (R24). Other
+        threads may ask this."""
+        pause_us = self.plan.calm_pause_us
+        return pause_us > 0 and now - self.rows_at >= CALM_AFTER_PAUSES * pause_us and self._is_clean
 
     def can_correct(self, now: int) -> bool:
         """Whether all tentative output can be corrected now, whether or not this instance has the permission (R16, R22)."""
@@ -577,7 +583,7 @@ class Instance:
         The pause ends a moment after the sources write their next boundaries (`tick_after`), since these make it write one
         anyway. So what many calm instances write comes at one time.
         """
-        if not self.is_read_alone or not self._is_at_rest(now) or self.state is not State.STABLE or self.is_away:
+        if not self.is_read_alone or not self.is_at_rest(now) or self.state is not State.STABLE or self.is_away:
             return 0
         usual_us = self.plan.sign_of_life_us
         return tick_after(now + usual_us, self.plan.calm_interval_us) - usual_us // 2 - now
@@ -593,11 +599,6 @@ class Instance:
     def _rest_of(self, pause_us: int) -> int:
         """A pause that a boundary says, if rows gather meanwhile; 0 if it is longer: that of a calm stream."""
         return pause_us if pause_us <= self.plan.rest_us(MOST_LOADED, self.delay_threshold_us) else 0
-
-    def _is_at_rest(self, now: int) -> bool:
-        """Whether it has had no rows for a while, has nothing to correct, and X leaves the time for a pause."""
-        pause_us = self.plan.calm_pause_us
-        return pause_us > 0 and now - self.rows_at >= CALM_AFTER_PAUSES * pause_us and self._is_clean
 
     @property
     def _is_clean(self) -> bool:

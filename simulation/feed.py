@@ -302,7 +302,7 @@ class SourceFeeder:
         return not self.absences[stream] and self.interval >= self._rests_until[stream]
 
     def _rest_us(self, stream: str) -> int:
-        """For how long rows of a stream that has rows now gather from now on."""
+        """For how long rows of a stream gather from now on."""
         loaded = self.loaded
         if loaded is None or not loaded.since <= self.interval < loaded.until:
             return 0
@@ -314,7 +314,7 @@ class SourceFeeder:
     def _pause_us(self, stream: str, now: int) -> int | None:
         """What a boundary of a stream says now of how much longer than usual it may be silent; None if it is silent now."""
         pace, (first, last) = self._paces[stream], self._due(stream)
-        rest_us = self._rest_us(stream) if last > first else 0
+        rest_us = self._rest_us(stream)
         has_ended = self.logged[stream] < self.feeds[stream].intervals <= self.interval
         if last > first or has_ended:
             pace.note_busy(now)

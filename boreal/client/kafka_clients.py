@@ -19,6 +19,9 @@ METADATA_PAUSE_MS = 20
 """A client's pause between two metadata requests. The first request asks for the brokers, the second for a topic. With
 kafka-python's default, which no option changes, every client would wait for 100 ms before its first action."""
 
+LOOK_MS = 50
+"""How soon a producer that cannot send looks again; sooner when the broker says something."""
+
 _LOOKS = 3
 """How often Kafka is asked for all topics, where the request fails because of another one."""
 
@@ -37,13 +40,27 @@ class QuickSelector(selectors.DefaultSelector):
         return self._fd_to_key[number]  # type: ignore[attr-defined,no-any-return]
 
 
+class SteadyNetClient(KafkaNetClient):  # type: ignore[misc]
+    """As kafka-python's, but its producer sleeps while it cannot send."""
+
+    def connection_delay(self, node_id: int) -> float:
+        """For how many milliseconds a producer need not look whether a broker can take a request.
+
+        kafka-python (3.0) says 0 while as many requests are on their way as may be, and seconds otherwise, which its producer
+        takes for milliseconds. So it looks without a pause until the broker answers: on a full machine that took a third of a
+        core, from the broker among others, and all of what an outage left idle.
+        """
+        delay_s: float = super().connection_delay(node_id)
+        return max(delay_s * 1_000, LOOK_MS)
+
+
 def make_client(kind: Callable[..., Client], options: dict[str, Any]) -> Client:
     """A client of this class. If its construction fails, its network thread and sockets are closed here; kafka-python leaves
     them open."""
-    made: list[KafkaNetClient] = []
+    made: list[SteadyNetClient] = []
 
-    def net_client(**settings: Any) -> KafkaNetClient:
-        made.append(KafkaNetClient(**settings))
+    def net_client(**settings: Any) -> SteadyNetClient:
+        made.append(SteadyNetClient(**settings))
         made[-1].cluster.config["retry_backoff_ms"] = METADATA_PAUSE_MS
         # kafka-python (3.0) drops this option on its way here. Without it, a broker with its own defaults creates each topic
         # that a client asks about, with settings that lose rows.

@@ -110,7 +110,7 @@ class EgressProcess:
         """Run this life; see `serve`. EXIT_TAKEN_OVER: the next one begins with another version of the query."""
         with self._open as stack:
             desk = self.connections.statuses
-            status = StatusPublisher(self.connections.home, self.name, self._status, desk, lambda: self.host.is_shared)
+            status = StatusPublisher(self.connections.home, self.name, self._status, desk, self._is_calm)
             stack.enter_context(closing(status))
             self.host.on_change = self.out.on_change = self._on_prepared = status.now
             self.host.on_broken = BrokenFrames(self.clusters[self.layout.home], self.layout).report
@@ -274,6 +274,9 @@ class EgressProcess:
         return NextVersion(takeover.to, takeover.at, takeover.agreed, plan, first_ids)
 
     # Status
+
+    def _is_calm(self) -> bool:
+        return self.host.instance.is_at_rest(now_us())
 
     def _status(self) -> dict[str, Any]:
         self._report_latency()

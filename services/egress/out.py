@@ -167,7 +167,7 @@ class OutTopic:
     @property
     def may_wait(self) -> bool:
         """Whether the next append may wait for Kafka."""
-        return bool(self._sent)
+        return not self._has_begun or self._on_the_way >= ON_THE_WAY_BYTES // 2
 
     def end_version(self, log: LogId, frame: Boundary, next_version: int) -> None:
         """Send the last frame of a version. Its anchor belongs to the next one, and its records say so; nothing may follow."""

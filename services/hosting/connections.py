@@ -12,9 +12,9 @@ from boreal.model.frames import LogId
 from deployment.layout import Layout
 from deployment.query_record import QueryRecord
 from intake.calm import CALM_S
-from services.hosting.calm_hosts import CalmHosts
 from services.hosting.commits import CommitPace
 from services.hosting.process import QueryProcess, StatusDesk, StatusPublisher, StopSignal, now_us, run_process, set_clock
+from services.hosting.shared_hosts import SharedHosts
 from services.hosting.turns import Turns
 from services.kafka.clusters import Cluster, make_clusters
 from services.kafka.control_desk import ControlDesk
@@ -69,8 +69,8 @@ class Connections:
         self._topics = {site: _topic_clients(cluster) for site, cluster in self.clusters.items()}
         self.controls = {site: ControlDesk(cluster, self.load.degree) for site, cluster in self.clusters.items()}
         """Write and read the control topics of each site."""
-        self.calm_hosts = CalmHosts()
-        """Runs the instances that have no rows."""
+        self.shared_hosts = SharedHosts()
+        """Runs the instances that get few rows at a time."""
         self.logs = LogClients(self.clusters, self.load.degree)
         """The clients that write and search logs."""
         self.registry = QueryRegistry(self.home)
@@ -83,7 +83,7 @@ class Connections:
     def close(self) -> None:
         """Close all. Call when no role uses it any more."""
         self.watch.close()
-        self.calm_hosts.close()
+        self.shared_hosts.close()
         self.statuses.close()
         self.registry.close()
         self.logs.close()

@@ -1,5 +1,5 @@
 """Runs one instance: it takes events from readers and from the control topic, and performs the effects in order. It does so in
-a thread of its own, or, while it has no rows, in one that it shares (services/hosting/calm_hosts.py).
+a thread of its own, or, while few rows come at a time, in one that it shares (services/hosting/shared_hosts.py).
 
 Acknowledgements and checkpoints depend on frames that the instance has appended. Appends are pipelined, so both wait until
 Kafka has those frames:
@@ -59,11 +59,11 @@ from reconcile.events import (
 )
 from reconcile.instance import Instance
 from reconcile.orders import Order, Place
-from services.hosting.calm_hosts import CalmHosts
 from services.hosting.connections import Connections
 from services.hosting.failpoints import failpoint
 from services.hosting.log_lines import facts
 from services.hosting.process import EXIT_BEGIN_ANEW, now_us
+from services.hosting.shared_hosts import SharedHosts
 from services.hosting.turns import Turns
 from services.kafka.control import ControlPlane
 from services.kafka.topics import control_topic
@@ -76,8 +76,11 @@ UPLOAD_RETRY_S = 1.0
 COPY_LOOK_S = 0.1
 
 LONG_TURN_S = 0.02
-ALONE_US = 60_000_000
-"""An instance that has taken so much processor time at once, though it has no rows, does not share a thread for so long."""
+ALONE_US = 10_000_000
+"""An instance that has taken so much processor time in one turn does not share a thread for so long."""
+FEW_ROWS = 1_024
+BUSY_US = 2_000_000
+"""Nor does one that gets more rows at a time, for so long."""
 GATHER_US = 30_000
 """How long a boundary or a message may wait for others in a calm instance: longer than the reader of calm logs waits between
 two fetches, so that what the sources write at one moment comes in one turn."""
@@ -145,8 +148,8 @@ def build_host(
             theirs = [stream for stream in streams if layout.sources_of(stream) == name]
             control.send([wake_item(theirs)], control_topic(name))
 
-    calm = connections.calm_hosts
-    host = InstanceHost(instance, first_effects, outlet, control.send, store, holder, exit, wake, calm, connections.turns)
+    shared = connections.shared_hosts
+    host = InstanceHost(instance, first_effects, outlet, control.send, store, holder, exit, wake, shared, connections.turns)
     logs = [log for logs in layout.input_logs(instance.me).values() for log in logs]
     host.readers = LogReaders(path_to, logs, layout, host.deliver, instance.plan.boundary_interval_us)
     return host
@@ -196,8 +199,8 @@ class InstanceHost:
     """Ends the process with an exit code."""
     wake: Callable[[Sequence[str]], None] = lambda streams: None
     """Asks the sources of these streams for boundaries at the usual pace."""
-    calm: CalmHosts | None = None
-    """Runs it while it has no rows; None: it always has a thread of its own."""
+    shared: SharedHosts | None = None
+    """Runs it while few rows come at a time; None: it always has a thread of its own."""
     turns: Turns = field(default_factory=Turns)
     """Those of the process."""
     give_order: Callable[[Place, Order], None] = lambda place, order: None
@@ -218,7 +221,7 @@ class InstanceHost:
     readers: LogReaders = field(init=False)
     """Its inputs."""
     is_shared: bool = field(init=False, default=False)
-    """Whether it shares a thread, because it has little to do."""
+    """Whether it shares a thread now."""
     _pending: deque[_PendingAction] = field(init=False, default_factory=deque)
     _first: InboxEntry | None = field(init=False, default=None)
     _items: list[ControlItem] = field(init=False, default_factory=list)
@@ -250,17 +253,17 @@ class InstanceHost:
         if not isinstance(event, Tail | Received) or self.inbox.qsize() < WAITING_EVENTS:
             came_at = now_us()
             self.inbox.put((came_at, event))
-            if self.is_shared and self.calm is not None:
+            if self.is_shared and self.shared is not None:
                 is_gathered = self.instance.is_calm and _is_small(event)
-                self.calm.wake(self, came_at + GATHER_US if is_gathered else came_at)
+                self.shared.wake(self, came_at + GATHER_US if is_gathered else came_at)
 
     def close(self) -> None:
         """Stop the threads after the work that they have begun; waits up to 2 s for each."""
         self._stopping.set()
         self._uploads.put(None)
         self.inbox.put((now_us(), Tick()))
-        if self.calm is not None:
-            self.calm.leave(self)
+        if self.shared is not None:
+            self.shared.leave(self)
         for thread in (self._thread, self._uploader):
             if thread is not None and thread is not threading.current_thread():
                 thread.join(timeout=2)
@@ -268,7 +271,7 @@ class InstanceHost:
     # The loop
 
     def run_alone(self) -> None:
-        """Run in a thread of its own, until it is calm."""
+        """Run in a thread of its own, until it may share one."""
         self.is_shared = False
         if not self._stopping.is_set():
             self._thread = threading.Thread(target=lambda: self._guard(self._run), name=self._name, daemon=True)
@@ -279,10 +282,10 @@ class InstanceHost:
         self._perform_all(first)
         while not self._stopping.is_set():
             self._turn()
-            if self.calm is not None and self._may_share():
+            if self.shared is not None and self._may_share():
                 # In this order: what comes from now on wakes it, and what came before is found in its first turn.
                 self.is_shared = True
-                self.calm.join(self)
+                self.shared.join(self)
                 return
 
     def take_turn(self) -> int | None:
@@ -306,14 +309,14 @@ class InstanceHost:
             if self._first is None and due > now_us():
                 return due
             if self._first is not None and not _is_small(self._first[1]):
+                self._alone_until_us = now_us() + BUSY_US
                 return None
             self._turn()
         return now_us()
 
     def _may_share(self) -> bool:
-        """Whether its work can be done in the thread of the calm hosts."""
-        now = now_us()
-        return self.instance.is_light(now) and now >= self._alone_until_us and not self.outlet.may_wait
+        """Whether its work can be done in the thread that instances share."""
+        return self.instance.runs_here and now_us() >= self._alone_until_us and not self.outlet.may_wait
 
     def _guard(self, work: Callable[[], int | None]) -> int | None:
         """What the work returns; None if it fails, which ends this instance."""
@@ -503,9 +506,9 @@ class InstanceHost:
 
 
 def _is_small(item: InboxItem) -> bool:
-    """Whether handling an item is a matter of a moment: it brings no rows, and asks for no look into a log."""
+    """Whether handling an item is a matter of a moment: it brings few rows or none, and asks for no look into a log."""
     if isinstance(item, Frames):
-        return not any(isinstance(frame, Data) for _, frame in item.items)
+        return sum(frame.batch.num_rows for _, frame in item.items if isinstance(frame, Data)) <= FEW_ROWS
     return isinstance(item, Tail | Received)
 
 

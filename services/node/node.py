@@ -238,7 +238,7 @@ class NodeProcess:
     # Status
 
     def _is_calm(self) -> bool:
-        return all(host.is_shared for host in self.hosts.values())
+        return all(host.instance.is_at_rest(now_us()) for host in self.hosts.values())
 
     def _status(self) -> dict[str, Any]:
         states = [host.status.state for host in self.hosts.values()]

@@ -108,7 +108,7 @@ class SourceIncarnation:
         self._fenced = fenced
         self._load = load
         self._turns = turns or Turns()
-        self._rest_until_us = self._rested_us = 0
+        self._rest_until_us = self._rested_us = self._said_rest_us = 0
         self._has_begun = self._is_absent = self._is_unanswered = self._is_stalled = False
         self._waits_for: str | None = None
         self._waits_since_us = 0
@@ -205,13 +205,15 @@ class SourceIncarnation:
         if has_rows:
             self._log_batch(found)
         self._look_for_evidence(has_rows)
-        now, rest_us = now_us(), self._rest_after(records)
+        now = now_us()
         if has_rows or now >= self._next_boundary_us:
-            self._last_boundary_us = now
+            self._last_boundary_us, self._said_rest_us = now, self._rest_after(records)
             pause_us = self.plan.calm_pause_us if self.topic.is_calm else 0
             said_us = self._pace.say(now, pause_us, self.plan.calm_interval_us)
-            self._append(self.intake.heartbeat(now, max(said_us, rest_us)))
+            self._append(self.intake.heartbeat(now, max(said_us, self._said_rest_us)))
         self._settle()
+        # Where the topic is calm, records wait in its reader, which need not be looked for.
+        rest_us = 0 if self.topic.is_calm else self._said_rest_us
         self._rest_until_us = tick_after(now_us(), rest_us) if rest_us else 0
         self._lag_records = self.topic.lag()
         if not self._lag_records:
@@ -221,13 +223,11 @@ class SourceIncarnation:
             self._look_for_partitions()
 
     def _rest_after(self, records: int) -> int:
-        """How long records gather after a batch of so many where the process is loaded, in microseconds: until the next tick of
-        this interval, so that all sources write at one time. Readers are told, since a loaded source may be late as well. None
-        gather if more than a batch waits already; and those of a calm topic gather elsewhere."""
+        """How long records gather after a batch of so many, or none, where the process is loaded, in microseconds: until the
+        next tick of this interval, so that all sources write at one time. Readers are told, since a loaded source may be late
+        as well. None gather if more than a batch waits already."""
         is_backlog = records >= (self.intake.most_records or FRAME_ROWS)
-        if not records or is_backlog or self.topic.is_calm:
-            return 0
-        degree = self._load() if self.may_gather else 0
+        degree = self._load() if self.may_gather and not is_backlog else 0
         return self.plan.rest_us(degree, self.plan.delay_threshold_us)
 
     @property
@@ -235,7 +235,7 @@ class SourceIncarnation:
         """When a boundary is due even without records: sooner if evidence has moved it on."""
         plan = self.plan
         moves = self.intake.boundary > self.intake.place.promise
-        interval_us = plan.boundary_interval_us if moves else plan.sign_of_life_us
+        interval_us = max(plan.boundary_interval_us if moves else plan.sign_of_life_us, self._said_rest_us)
         return tick_after(self._last_boundary_us, interval_us + self._pace.pause_us)
 
     def _end_pause(self) -> None:
@@ -260,8 +260,8 @@ class SourceIncarnation:
     def _gather_s(self) -> float:
         """For how many seconds the records of a calm topic may wait: until the next tick, since a turn costs as much for one as
         for many, and their bucket is complete only with a boundary. Not if the boundary waits for them."""
-        now = now_us()
-        return 0.0 if self.evidence.is_open else (tick_after(now, self.plan.boundary_interval_us) - now) / 1_000_000
+        now, interval_us = now_us(), max(self.plan.boundary_interval_us, self._said_rest_us)
+        return 0.0 if self.evidence.is_open else (tick_after(now, interval_us) - now) / 1_000_000
 
     def _log_batch(self, found: dict[int, PartitionRecords]) -> None:
         waited_us = self.topic.waited_us + self._rested_us  # X counts both
@@ -341,9 +341,10 @@ class SourceIncarnation:
         if self.evidence.look() or has_rows:
             self._changed_us = now_us()
         now = now_us()
-        interval_us = self.intake.progress.evidence_interval_us(self.intake.place.partitions) + self._pace.pause_us
+        usual_us = self.intake.progress.evidence_interval_us(self.intake.place.partitions)
+        interval_us = max(usual_us, self._said_rest_us) + self._pace.pause_us
         # Rows whose boundary waits for evidence should not wait for the next interval as well.
-        is_waited_for = has_rows and interval_us <= self.plan.boundary_interval_us
+        is_waited_for = has_rows and usual_us <= self.plan.boundary_interval_us
         if now >= self._next_evidence_us or is_waited_for:
             # Nothing has changed since then, so the question could have been asked then; and the answers to others that look at
             # the same ticks serve this one too (services.kafka.end_desk).

@@ -6,10 +6,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
 from kafka.consumer.fetcher import ConsumerRecord
+from kafka.producer.sender import Sender
 
 from boreal.model.errors import CorruptError, ProtocolError
 from boreal.model.frames import Frame, LogId
@@ -331,6 +333,27 @@ def test_appends_wait_out_a_dead_broker(own_kafka: KafkaServer, fresh_name: str)
         assert not log.fenced
     with reopened(topic) as store:
         assert store.open(LOG).read(0, ALL) == list(enumerate([start(1), *frames]))
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_the_producer_sleeps_while_it_can_send_nothing(
+    own_kafka: KafkaServer, fresh_name: str, monkeypatch: pytest.MonkeyPatch, is_frozen: bool
+) -> None:
+    topic = Topic(cluster_of(own_kafka), fresh_name, partitions=20)
+    with reopened(topic) as store:
+        logs = [store.open(LOG._replace(partition=number)) for number in range(20)]
+        for log in logs:
+            log.append(start(1))
+        looks, run_once = count(), Sender.run_once
+        monkeypatch.setattr(Sender, "run_once", lambda sender: (next(looks), run_once(sender)))
+        own_kafka.pause() if is_frozen else own_kafka.kill()
+        for log in logs:
+            log.append_later(boundary(1))
+            time.sleep(0.05)  # so that each is a request, until as many are on their way as may be
+        found = next(looks)
+        own_kafka.resume() if is_frozen else own_kafka.start()
+        assert all(log.flush(30) for log in logs)
+        assert found < 200, "it looks without a pause whether it may send"
 
 
 def forget_last(server: KafkaServer, topic: str, batches: int) -> None:

@@ -15,6 +15,7 @@ from kafka.errors import KafkaConnectionError
 from pydantic import ValidationError
 
 from boreal.model.frames import Frame, LogId
+from boreal.query.plan import tick_after
 from boreal.query.spec import load_query
 from deployment.query_record import QueryRecord
 from deployment.status_fields import PROCESS, SOURCE
@@ -186,15 +187,16 @@ def test_a_spool_that_cannot_be_opened_is_told_of_and_the_source_goes_on(
         (9, False, 1, 2),
         (9, False, 2, 3),
         (9, False, 0, 0),
-        (9, True, 1, 0),
-        (0, False, 1, 0),
+        (9, True, 1, 2),
+        (0, False, 1, 2),
+        (0, True, 2, 3),
         (FRAME_ROWS, False, 1, 0),
     ],
 )
 def test_after_a_batch_records_gather_as_long_as_the_process_is_loaded(
     make_source: Make, monkeypatch: pytest.MonkeyPatch, records: int, is_calm: bool, degree: int, intervals: int
 ) -> None:
-    """Not where more than a batch waits, and not those of a calm topic, which gather elsewhere."""
+    """Also if none came, so that it does not write more boundaries then. Not where more than a batch waits."""
     topic = Topic([0])
     monkeypatch.setattr(topic, "is_calm", is_calm, raising=False)
     source = make_source(topic, [])
@@ -229,3 +231,31 @@ def test_a_loaded_source_tells_its_readers_how_long_it_gathers_and_rests_until_t
     assert source._rest_until_us % gathers_us == 0 and before < source._rest_until_us <= now_us() + gathers_us
     source._turn()
     assert 0 < source._rested_us <= gathers_us, "X counts the time that records have gathered"
+
+
+def test_a_loaded_source_without_records_writes_boundaries_as_seldom_as_one_with_rows(
+    make_source: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[int] = []
+    topic = Topic([0])
+    monkeypatch.setattr(topic, "is_calm", True, raising=False)
+    monkeypatch.setattr(topic, "lag", lambda: 0, raising=False)
+    source = make_source(topic, [])
+    source.plan = replace(source.plan, calm_pause_us=0)
+    monkeypatch.setattr(source, "_load", lambda: 2)
+    monkeypatch.setattr(source, "_poll", dict)
+    for unused in ("_look_for_evidence", "_look_for_partitions"):
+        monkeypatch.setattr(source, unused, lambda *_: None)
+
+    def heartbeat(now: int, pause_us: int) -> list[tuple[LogId, Frame]]:
+        said.append(pause_us)
+        return []
+
+    monkeypatch.setattr(source.intake, "heartbeat", heartbeat)
+    source._turn()
+    gathers_us = 3 * source.plan.boundary_interval_us
+    assert said == [gathers_us]
+    assert source._next_boundary_us == tick_after(source._last_boundary_us, gathers_us)
+    assert source._rest_until_us == 0, "its topic's reader waits for records"
+    source._turn()
+    assert said == [gathers_us], "the next boundary is not due yet"

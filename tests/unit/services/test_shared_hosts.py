@@ -1,4 +1,4 @@
-"""Calm instances share a thread; one whose work may take long, or wait, has its own again."""
+"""Instances with few rows share a thread; one whose work may take long, or wait, has its own again."""
 
 from __future__ import annotations
 
@@ -15,25 +15,32 @@ from logs.memory_checkpoints import MemoryCheckpointStore
 from reconcile.events import Effect, Event, Frames, Heartbeat, InstanceId, Received, Tail, Threshold, Tick
 from reconcile.instance import Instance
 from services.hosting import host as host_module
-from services.hosting.calm_hosts import CalmHosts
-from services.hosting.host import InstanceHost, Outlet
+from services.hosting.host import FEW_ROWS, InstanceHost, Outlet
 from services.hosting.process import now_us
+from services.hosting.shared_hosts import SharedHosts
 from tests.waiting import wait
 
 FAR_US = 3_600_000_000
 LOG = LogId("in", "", 0)
 ORIGIN = Origin("", 1)
 QUIET = Frames(LOG, ((0, Boundary(ORIGIN, 0, 7, False, 0, 0)),), 1)
-ROWS = Frames(LOG, ((0, Data(ORIGIN, 0, 0, pa.record_batch({"time": [1]}), False, ((1, 1),), 1)),), 1)
+
+
+def rows(count: int) -> Frames:
+    batch = pa.record_batch({"time": [1] * count})
+    return Frames(LOG, ((0, Data(ORIGIN, 0, 0, batch, False, ((1, 1),), 1)),), 1)
+
+
+MANY_ROWS = rows(FEW_ROWS + 1)
 PEER = InstanceId("main", "r1", 0)
 BEAT = Received(Heartbeat(PEER, State.STABLE))
 
 
 @pytest.fixture
-def calm() -> Iterator[CalmHosts]:
-    calm = CalmHosts()
-    yield calm
-    calm.close()
+def hosts() -> Iterator[SharedHosts]:
+    hosts = SharedHosts()
+    yield hosts
+    hosts.close()
 
 
 class Turns:
@@ -55,50 +62,50 @@ class Turns:
         self.is_alone = True
 
 
-def test_one_has_a_turn_when_it_joins_when_it_is_woken_and_when_it_is_due(calm: CalmHosts) -> None:
+def test_one_has_a_turn_when_it_joins_when_it_is_woken_and_when_it_is_due(hosts: SharedHosts) -> None:
     one, other = Turns(), Turns()
     for each in (one, other):
-        calm.join(each)
+        hosts.join(each)
     assert wait(lambda: (one.turns, other.turns) == (1, 1))
-    calm.wake(one, now_us())
+    hosts.wake(one, now_us())
     assert wait(lambda: one.turns == 2)
     one.due = 1_000
-    calm.wake(one, now_us())
+    hosts.wake(one, now_us())
     assert wait(lambda: one.turns > 10)
     assert other.turns == 1
 
 
-def test_one_that_asks_for_it_runs_alone_and_may_join_again(calm: CalmHosts) -> None:
+def test_one_that_asks_for_it_runs_alone_and_may_join_again(hosts: SharedHosts) -> None:
     one = Turns()
     one.due = None
-    calm.join(one)
+    hosts.join(one)
     assert wait(lambda: one.is_alone)
-    calm.wake(one, now_us())
+    hosts.wake(one, now_us())
     one.due = FAR_US
-    calm.join(one)
+    hosts.join(one)
     assert wait(lambda: one.turns == 2)
 
 
-def test_one_that_leaves_has_no_turn_any_more(calm: CalmHosts) -> None:
+def test_one_that_leaves_has_no_turn_any_more(hosts: SharedHosts) -> None:
     one = Turns()
     one.due = 0
-    calm.join(one)
+    hosts.join(one)
     assert wait(lambda: one.turns > 3)
-    calm.leave(one)
+    hosts.leave(one)
     turns = one.turns
-    calm.wake(one, now_us())
+    hosts.wake(one, now_us())
     other = Turns()
-    calm.join(other)
+    hosts.join(other)
     assert wait(lambda: other.turns == 1)
     assert one.turns == turns
 
 
-def test_who_leaves_waits_for_the_turn_that_it_has(calm: CalmHosts) -> None:
+def test_who_leaves_waits_for_the_turn_that_it_has(hosts: SharedHosts) -> None:
     one = Turns()
     one.may_go_on.clear()
-    calm.join(one)
+    hosts.join(one)
     assert wait(lambda: one.turns == 1)
-    leaving = threading.Thread(target=calm.leave, args=(one,))
+    leaving = threading.Thread(target=hosts.leave, args=(one,))
     leaving.start()
     leaving.join(0.05)
     assert leaving.is_alive()
@@ -115,12 +122,9 @@ class Scripted:
         self.plan = SimpleNamespace(query="q")
         self.handled: list[tuple[Event, threading.Thread]] = []
         self.names: list[str] = []
-        self.light = True
+        self.runs_here = True
         self.is_calm = True
         self.act: Callable[[], None] = lambda: None
-
-    def is_light(self, now: int) -> bool:
-        return self.light
 
     def is_starving(self, now: int) -> bool:
         return False
@@ -146,10 +150,10 @@ class FreeOutlet:
 
 
 class Hosted:
-    """An instance with its host, which is calm and shares its thread by now."""
+    """An instance with its host, which shares its thread by now."""
 
-    def __init__(self, calm: CalmHosts) -> None:
-        self.calm = calm
+    def __init__(self, hosts: SharedHosts) -> None:
+        self.hosts = hosts
         self.instance, self.outlet, self.codes = Scripted(), FreeOutlet(), list[int]()
         self.host = InstanceHost(
             cast(Instance, self.instance),
@@ -159,7 +163,7 @@ class Hosted:
             MemoryCheckpointStore(),
             lambda log, first_id: True,
             self.codes.append,
-            calm=calm,
+            shared=hosts,
         )
         self.host.readers = cast(Any, SimpleNamespace(of=lambda log: SimpleNamespace(taken=lambda log: None)))
         self.host.start()
@@ -169,8 +173,8 @@ class Hosted:
 
     @property
     def was_shared(self) -> bool:
-        """Whether the last event was handled in the thread that calm instances share."""
-        return bool(self.instance.handled) and self.instance.handled[-1][1] is self.calm._thread
+        """Whether the last event was handled in the thread that instances share."""
+        return bool(self.instance.handled) and self.instance.handled[-1][1] is self.hosts._thread
 
     def give(self, event: Any) -> None:
         """Deliver an event, and wait until it is handled."""
@@ -180,35 +184,41 @@ class Hosted:
 
 
 @pytest.fixture
-def one(calm: CalmHosts) -> Iterator[Hosted]:
-    one = Hosted(calm)
+def one(hosts: SharedHosts) -> Iterator[Hosted]:
+    one = Hosted(hosts)
     yield one
     one.host.close()
 
 
-@pytest.mark.parametrize("event", [QUIET, Tail(LOG, Boundary(ORIGIN, 0, 7, False, 0, 0)), BEAT])
-def test_a_calm_instance_handles_small_things_in_the_shared_thread(one: Hosted, event: Event) -> None:
+@pytest.mark.parametrize("event", [QUIET, Tail(LOG, Boundary(ORIGIN, 0, 7, False, 0, 0)), BEAT, rows(FEW_ROWS)])
+def test_an_instance_handles_small_things_in_the_shared_thread(one: Hosted, event: Event) -> None:
     one.give(event)
     assert one.was_shared
 
 
 def test_in_either_thread_log_lines_name_the_instance(one: Hosted) -> None:
     one.give(QUIET)
-    one.give(ROWS)
+    one.give(MANY_ROWS)
     assert set(one.instance.names) == {"q.main.r0.0"}
 
 
-def test_with_rows_it_has_a_thread_of_its_own_until_it_is_calm_again(one: Hosted) -> None:
-    one.instance.act = lambda: setattr(one.instance, "light", False)
-    one.give(ROWS)
+def test_with_many_rows_it_has_a_thread_of_its_own_for_a_while(one: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+    one.give(MANY_ROWS)
     assert not one.was_shared
     one.give(QUIET)
     assert not one.was_shared
-    one.instance.act = lambda: setattr(one.instance, "light", True)
+    monkeypatch.setattr(host_module, "BUSY_US", 0)
+    one.host._alone_until_us = 0
     one.give(QUIET)
     assert wait(lambda: one.host.is_shared)
     one.give(QUIET)
     assert one.was_shared
+
+
+def test_one_whose_operators_run_elsewhere_has_a_thread_of_its_own(one: Hosted) -> None:
+    one.instance.runs_here = False
+    one.give(QUIET)
+    assert not one.was_shared
 
 
 def test_what_may_ask_kafka_and_what_changes_the_plan_is_not_done_in_the_shared_thread(one: Hosted) -> None:
@@ -222,7 +232,7 @@ def test_it_has_its_own_thread_while_its_outlet_may_wait(one: Hosted) -> None:
     assert not one.was_shared
 
 
-def test_one_that_takes_long_though_it_is_calm_has_its_own_thread_for_a_while(
+def test_one_that_takes_long_has_its_own_thread_for_a_while(
     one: Hosted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host_module, "LONG_TURN_S", -1.0)
@@ -234,11 +244,11 @@ def test_one_that_takes_long_though_it_is_calm_has_its_own_thread_for_a_while(
     assert not one.was_shared
 
 
-def test_one_that_fails_ends_alone(one: Hosted, calm: CalmHosts) -> None:
+def test_one_that_fails_ends_alone(one: Hosted, hosts: SharedHosts) -> None:
     def fail() -> None:
         raise RuntimeError("seen by this one alone")
 
-    other = Hosted(calm)
+    other = Hosted(hosts)
     one.instance.act = fail
     one.give(QUIET)
     assert wait(lambda: one.codes == [1])
@@ -247,11 +257,11 @@ def test_one_that_fails_ends_alone(one: Hosted, calm: CalmHosts) -> None:
     other.host.close()
 
 
-def test_one_that_is_closed_handles_nothing_more(one: Hosted, calm: CalmHosts) -> None:
+def test_one_that_is_closed_handles_nothing_more(one: Hosted, hosts: SharedHosts) -> None:
     one.host.close()
     handled = len(one.instance.handled)
     one.host.deliver(QUIET)
     other = Turns()
-    calm.join(other)
+    hosts.join(other)
     assert wait(lambda: other.turns == 1)
     assert len(one.instance.handled) == handled

@@ -1,15 +1,15 @@
-"""One thread that runs all instances of a process that have no rows to process (R24).
+"""One thread that runs all instances of a process that get no rows, or few at a time.
 
-A thread for each of them would cost little while they wait. But such instances have work at the same moments, when their
-sources write, and Python runs one thread at a time: the others wake up again and again to look whether it is their turn. Most
-of all where they are all late, for each is calm no more then, and has more to say.
+A thread for each of them would cost little while they wait. But they have work at the same moments, when their sources write,
+and Python runs one thread at a time: the others wake up again and again to look whether it is their turn. Most of all where
+they are all late, for each has more to say then.
 
-An instance joins when it has had no rows for a while. As soon as what it has to do may take long, or may have to wait for
-Kafka, it runs in a thread of its own again, so that it holds up no other.
+As soon as what an instance has to do may take long, or may have to wait for Kafka, it runs in a thread of its own, so that it
+holds up no other.
 
-    runs alone ──no rows, and nothing to wait for──> takes turns with the others
-         ^                                                      │
-         └───────── rows, a long turn, or a wait ───────────────┘
+    runs alone ──few rows for a while, and nothing to wait for──> takes turns with the others
+         ^                                                            │
+         └──────────── many rows, a long turn, or a wait ─────────────┘
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TURNS, _REST_S = 4, 0.002
 _LATE_US = 100_000
 
 
-class CalmHost(Protocol):
+class SharedHost(Protocol):
     """A host that takes turns."""
 
     def take_turn(self) -> int | None:
@@ -42,37 +42,37 @@ class CalmHost(Protocol):
         ...
 
 
-class CalmHosts:
+class SharedHosts:
     """See the module's header. All methods may be called from any thread. Times are of `now_us`."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._due: dict[CalmHost, int] = {}
+        self._due: dict[SharedHost, int] = {}
         """The members, and when the next turn of each is due."""
-        self._dues: list[tuple[int, int, CalmHost]] = []
+        self._dues: list[tuple[int, int, SharedHost]] = []
         """The same as a heap, with entries that no longer hold. The number in between is never the same."""
         self._numbers = count()
-        self._running: CalmHost | None = None
+        self._running: SharedHost | None = None
         self._waits_until = _NEVER
         """Until when the thread waits."""
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
-    def join(self, host: CalmHost) -> None:
+    def join(self, host: SharedHost) -> None:
         """Give a host turns, the first one at once; returns at once."""
         with self._changed:
             self._set_due(host, 0)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="calm-hosts", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="shared-hosts", daemon=True)
                 self._thread.start()
 
-    def wake(self, host: CalmHost, by: int) -> None:
+    def wake(self, host: SharedHost, by: int) -> None:
         """Something has come for a host: if it is a member, its turn is due by then."""
         with self._changed:
             if by < self._due.get(host, 0):
                 self._set_due(host, by)
 
-    def leave(self, host: CalmHost) -> None:
+    def leave(self, host: SharedHost) -> None:
         """Give a host no more turns; returns when it has none, or within two seconds. Not for the thread that gives them."""
         with self._changed:
             self._due.pop(host, None)
@@ -112,7 +112,7 @@ class CalmHosts:
         if not is_late:
             time.sleep(_REST_S)
 
-    def _next(self) -> CalmHost | None:
+    def _next(self) -> SharedHost | None:
         """Wait for the next host whose turn it is; None once this is closed."""
         with self._changed:
             while not self._is_closed:
@@ -133,7 +133,7 @@ class CalmHosts:
             heapq.heappop(self._dues)
         return _NEVER
 
-    def _set_due(self, host: CalmHost, due: int) -> None:
+    def _set_due(self, host: SharedHost, due: int) -> None:
         if self._due.get(host) != due:
             self._due[host] = due
             heapq.heappush(self._dues, (due, next(self._numbers), host))
