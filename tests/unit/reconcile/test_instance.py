@@ -262,8 +262,9 @@ def test_a_source_that_gathers_is_silent_only_after_what_it_has_said() -> None:
     gathered(one, 0, 600 * MS)
     one.until(450 * MS + one.plan.silence_us + REST)
     assert one.state is State.STABLE
+    assert one.instance.next_deadline() == 450 * MS + one.plan.silence_us + REST + 1, "that is found out at once"
     one.until(450 * MS + one.plan.silence_us + REST + 2)
-    assert one.state is State.UP_FAILURE, "that is found out at once"
+    assert one.state is State.UP_FAILURE
 
 
 def test_rows_do_not_gather_where_a_bucket_comes_from_several_instances() -> None:
