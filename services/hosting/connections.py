@@ -13,8 +13,8 @@ from deployment.layout import Layout
 from deployment.query_record import QueryRecord
 from intake.calm import CALM_S
 from services.hosting.commits import CommitPace
+from services.hosting.host_loop import HostLoop
 from services.hosting.process import QueryProcess, StatusDesk, StatusPublisher, StopSignal, now_us, run_process, set_clock
-from services.hosting.shared_hosts import SharedHosts
 from services.hosting.turns import Turns
 from services.kafka.clusters import Cluster, make_clusters
 from services.kafka.control_desk import ControlDesk
@@ -69,7 +69,7 @@ class Connections:
         self._topics = {site: _topic_clients(cluster) for site, cluster in self.clusters.items()}
         self.controls = {site: ControlDesk(cluster, self.load.degree) for site, cluster in self.clusters.items()}
         """Write and read the control topics of each site."""
-        self.shared_hosts = SharedHosts()
+        self.host_loop = HostLoop()
         """Runs the instances that get few rows at a time."""
         self.logs = LogClients(self.clusters, self.load.degree)
         """The clients that write and search logs."""
@@ -83,7 +83,7 @@ class Connections:
     def close(self) -> None:
         """Close all. Call when no role uses it any more."""
         self.watch.close()
-        self.shared_hosts.close()
+        self.host_loop.close()
         self.statuses.close()
         self.registry.close()
         self.logs.close()

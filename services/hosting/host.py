@@ -1,5 +1,5 @@
 """Runs one instance: it takes events from readers and from the control topic, and performs the effects in order. It does so in
-a thread of its own, or, while few rows come at a time, in one that it shares (services/hosting/shared_hosts.py).
+a thread of its own, or, while few rows come at a time, in one that it shares (services/hosting/host_loop.py).
 
 Acknowledgements and checkpoints depend on frames that the instance has appended. Appends are pipelined, so both wait until
 Kafka has those frames:
@@ -61,9 +61,9 @@ from reconcile.instance import Instance
 from reconcile.orders import Order, Place
 from services.hosting.connections import Connections
 from services.hosting.failpoints import failpoint
+from services.hosting.host_loop import HostLoop
 from services.hosting.log_lines import facts
 from services.hosting.process import EXIT_BEGIN_ANEW, now_us
-from services.hosting.shared_hosts import SharedHosts
 from services.hosting.turns import Turns
 from services.kafka.control import ControlPlane
 from services.kafka.topics import control_topic
@@ -148,7 +148,7 @@ def build_host(
             theirs = [stream for stream in streams if layout.sources_of(stream) == name]
             control.send([wake_item(theirs)], control_topic(name))
 
-    shared = connections.shared_hosts
+    shared = connections.host_loop
     host = InstanceHost(instance, first_effects, outlet, control.send, store, holder, exit, wake, shared, connections.turns)
     logs = [log for logs in layout.input_logs(instance.me).values() for log in logs]
     host.readers = LogReaders(path_to, logs, layout, host.deliver, instance.plan.boundary_interval_us)
@@ -199,7 +199,7 @@ class InstanceHost:
     """Ends the process with an exit code."""
     wake: Callable[[Sequence[str]], None] = lambda streams: None
     """Asks the sources of these streams for boundaries at the usual pace."""
-    shared: SharedHosts | None = None
+    shared: HostLoop | None = None
     """Runs it while few rows come at a time; None: it always has a thread of its own."""
     turns: Turns = field(default_factory=Turns)
     """Those of the process."""

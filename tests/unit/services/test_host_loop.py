@@ -16,8 +16,8 @@ from reconcile.events import Effect, Event, Frames, Heartbeat, InstanceId, Recei
 from reconcile.instance import Instance
 from services.hosting import host as host_module
 from services.hosting.host import FEW_ROWS, InstanceHost, Outlet
+from services.hosting.host_loop import HostLoop
 from services.hosting.process import now_us
-from services.hosting.shared_hosts import SharedHosts
 from tests.waiting import wait
 
 FAR_US = 3_600_000_000
@@ -37,8 +37,8 @@ BEAT = Received(Heartbeat(PEER, State.STABLE))
 
 
 @pytest.fixture
-def hosts() -> Iterator[SharedHosts]:
-    hosts = SharedHosts()
+def hosts() -> Iterator[HostLoop]:
+    hosts = HostLoop()
     yield hosts
     hosts.close()
 
@@ -62,7 +62,7 @@ class Turns:
         self.is_alone = True
 
 
-def test_one_has_a_turn_when_it_joins_when_it_is_woken_and_when_it_is_due(hosts: SharedHosts) -> None:
+def test_one_has_a_turn_when_it_joins_when_it_is_woken_and_when_it_is_due(hosts: HostLoop) -> None:
     one, other = Turns(), Turns()
     for each in (one, other):
         hosts.join(each)
@@ -75,7 +75,7 @@ def test_one_has_a_turn_when_it_joins_when_it_is_woken_and_when_it_is_due(hosts:
     assert other.turns == 1
 
 
-def test_one_that_asks_for_it_runs_alone_and_may_join_again(hosts: SharedHosts) -> None:
+def test_one_that_asks_for_it_runs_alone_and_may_join_again(hosts: HostLoop) -> None:
     one = Turns()
     one.due = None
     hosts.join(one)
@@ -86,7 +86,7 @@ def test_one_that_asks_for_it_runs_alone_and_may_join_again(hosts: SharedHosts) 
     assert wait(lambda: one.turns == 2)
 
 
-def test_one_that_leaves_has_no_turn_any_more(hosts: SharedHosts) -> None:
+def test_one_that_leaves_has_no_turn_any_more(hosts: HostLoop) -> None:
     one = Turns()
     one.due = 0
     hosts.join(one)
@@ -100,7 +100,7 @@ def test_one_that_leaves_has_no_turn_any_more(hosts: SharedHosts) -> None:
     assert one.turns == turns
 
 
-def test_who_leaves_waits_for_the_turn_that_it_has(hosts: SharedHosts) -> None:
+def test_who_leaves_waits_for_the_turn_that_it_has(hosts: HostLoop) -> None:
     one = Turns()
     one.may_go_on.clear()
     hosts.join(one)
@@ -152,7 +152,7 @@ class FreeOutlet:
 class Hosted:
     """An instance with its host, which shares its thread by now."""
 
-    def __init__(self, hosts: SharedHosts) -> None:
+    def __init__(self, hosts: HostLoop) -> None:
         self.hosts = hosts
         self.instance, self.outlet, self.codes = Scripted(), FreeOutlet(), list[int]()
         self.host = InstanceHost(
@@ -184,7 +184,7 @@ class Hosted:
 
 
 @pytest.fixture
-def one(hosts: SharedHosts) -> Iterator[Hosted]:
+def one(hosts: HostLoop) -> Iterator[Hosted]:
     one = Hosted(hosts)
     yield one
     one.host.close()
@@ -244,7 +244,7 @@ def test_one_that_takes_long_has_its_own_thread_for_a_while(
     assert not one.was_shared
 
 
-def test_one_that_fails_ends_alone(one: Hosted, hosts: SharedHosts) -> None:
+def test_one_that_fails_ends_alone(one: Hosted, hosts: HostLoop) -> None:
     def fail() -> None:
         raise RuntimeError("seen by this one alone")
 
@@ -257,7 +257,7 @@ def test_one_that_fails_ends_alone(one: Hosted, hosts: SharedHosts) -> None:
     other.host.close()
 
 
-def test_one_that_is_closed_handles_nothing_more(one: Hosted, hosts: SharedHosts) -> None:
+def test_one_that_is_closed_handles_nothing_more(one: Hosted, hosts: HostLoop) -> None:
     one.host.close()
     handled = len(one.instance.handled)
     one.host.deliver(QUIET)

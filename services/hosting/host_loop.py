@@ -42,7 +42,7 @@ class SharedHost(Protocol):
         ...
 
 
-class SharedHosts:
+class HostLoop:
     """See the module's header. All methods may be called from any thread. Times are of `now_us`."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class SharedHosts:
         with self._changed:
             self._set_due(host, 0)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="shared-hosts", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="host-loop", daemon=True)
                 self._thread.start()
 
     def wake(self, host: SharedHost, by: int) -> None:
