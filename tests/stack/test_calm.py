@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("serve
 IDLE_AT_ONCE = {name: {**stream, "idle": "500ms"} for name, stream in QUERY["streams"].items()}
 MOST_FRAMES = 12
 """Of a calm log in two seconds; twenty where a boundary comes at each interval."""
+AWAKE_FRAMES = 6
+"""Of one that is not calm, on a machine that is busy."""
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def test_a_calm_query_says_little_and_a_dead_path_shows_and_rows_that_come_are_a
 def test_the_source_of_a_calm_stream_says_little_until_rows_wait_for_it(bench: Bench) -> None:
     """R24: of two streams one has rows, and its rows are stable only with the other's boundaries."""
     deployment, since = bench.deployment, bench.mark()
-    topic = deployment.layout.topic_of(LogId("right", "", 0))
+    topic, calm_us = deployment.layout.topic_of(LogId("right", "", 0)), deployment.layout.plan.calm_pause_us
 
     def pauses() -> list[int]:
         """What the boundaries say that the source writes within two seconds."""
@@ -68,12 +70,17 @@ def test_the_source_of_a_calm_stream_says_little_until_rows_wait_for_it(bench: B
 
     def is_calm() -> bool:
         said = pauses()
-        return 2 <= len(said) <= MOST_FRAMES and 0 not in said
+        return 2 <= len(said) <= MOST_FRAMES and min(said) >= calm_us
+
+    def is_awake() -> bool:
+        # On a machine that is busy it rests between its boundaries, and says so, but for less than a calm one.
+        said = pauses()
+        return len(said) >= AWAKE_FRAMES and max(said) < calm_us
 
     with bench.quiet("right"):
         with bench.quiet():
             wait_until(is_calm, "the source is calm", deployment.explain)
-        wait_until(lambda: (said := pauses()).count(0) > MOST_FRAMES and not any(said), "it is awake", deployment.explain)
+        wait_until(is_awake, "it is awake", deployment.explain)
         bench.check(since)
     bench.breathe(2)
     bench.check(since)
