@@ -148,8 +148,8 @@ def build_host(
             theirs = [stream for stream in streams if layout.sources_of(stream) == name]
             control.send([wake_item(theirs)], control_topic(name))
 
-    shared = connections.host_loop
-    host = InstanceHost(instance, first_effects, outlet, control.send, store, holder, exit, wake, shared, connections.turns)
+    loop = connections.host_loop
+    host = InstanceHost(instance, first_effects, outlet, control.send, store, holder, exit, wake, loop, connections.turns)
     logs = [log for logs in layout.input_logs(instance.me).values() for log in logs]
     host.readers = LogReaders(path_to, logs, layout, host.deliver, instance.plan.boundary_interval_us)
     return host
@@ -199,7 +199,7 @@ class InstanceHost:
     """Ends the process with an exit code."""
     wake: Callable[[Sequence[str]], None] = lambda streams: None
     """Asks the sources of these streams for boundaries at the usual pace."""
-    shared: HostLoop | None = None
+    loop: HostLoop | None = None
     """Runs it while few rows come at a time; None: it always has a thread of its own."""
     turns: Turns = field(default_factory=Turns)
     """Those of the process."""
@@ -253,17 +253,17 @@ class InstanceHost:
         if not isinstance(event, Tail | Received) or self.inbox.qsize() < WAITING_EVENTS:
             came_at = now_us()
             self.inbox.put((came_at, event))
-            if self.is_shared and self.shared is not None:
+            if self.is_shared and self.loop is not None:
                 is_gathered = self.instance.is_calm and _is_small(event)
-                self.shared.wake(self, came_at + GATHER_US if is_gathered else came_at)
+                self.loop.wake(self, came_at + GATHER_US if is_gathered else came_at)
 
     def close(self) -> None:
         """Stop the threads after the work that they have begun; waits up to 2 s for each."""
         self._stopping.set()
         self._uploads.put(None)
         self.inbox.put((now_us(), Tick()))
-        if self.shared is not None:
-            self.shared.leave(self)
+        if self.loop is not None:
+            self.loop.leave(self)
         for thread in (self._thread, self._uploader):
             if thread is not None and thread is not threading.current_thread():
                 thread.join(timeout=2)
@@ -282,10 +282,10 @@ class InstanceHost:
         self._perform_all(first)
         while not self._stopping.is_set():
             self._turn()
-            if self.shared is not None and self._may_share():
+            if self.loop is not None and self._may_share():
                 # In this order: what comes from now on wakes it, and what came before is found in its first turn.
                 self.is_shared = True
-                self.shared.join(self)
+                self.loop.join(self)
                 return
 
     def take_turn(self) -> int | None:

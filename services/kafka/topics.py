@@ -198,7 +198,7 @@ def examine(cluster: Cluster, specs: Sequence[TopicSpec], inputs: Collection[str
         there = [spec for spec in specs if spec.name in known]
         wanted = (*specs, *(TopicSpec(name, 1, is_users=True) for name in sorted(inputs)))
         absent = tuple(spec for spec in wanted if spec.name not in known)
-        return TopicFindings(absent, tuple(_problems(admin, there)) if there else ())
+        return TopicFindings(absent, tuple(_problems(admin, there)))
 
 
 def ensure(cluster: Cluster, specs: Sequence[TopicSpec]) -> list[TopicSpec]:
@@ -216,7 +216,7 @@ def create(cluster: Cluster, absent: Sequence[TopicSpec]) -> None:
     if absent:
         with closing(cluster.make_admin()) as admin:
             existed = [spec for spec in _create(admin, {spec.name: spec for spec in absent}) if not spec.is_users]
-            refuse(tuple(_problems(admin, existed)) if existed else ())
+            refuse(tuple(_problems(admin, existed)))
 
 
 def refuse(problems: Sequence[TopicProblem]) -> None:
@@ -260,6 +260,8 @@ def _create(admin: KafkaAdminClient, absent: dict[str, TopicSpec]) -> list[Topic
 
 def _problems(admin: KafkaAdminClient, specs: Sequence[TopicSpec]) -> Iterator[TopicProblem]:
     names = [spec.name for spec in specs]
+    if not names:
+        return  # Kafka would describe all topics
     partitions = {topic["name"]: len(topic["partitions"]) for topic in admin.describe_topics(names)}
     described = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in names], config_filter="all")
     for spec in specs:

@@ -163,7 +163,7 @@ class Hosted:
             MemoryCheckpointStore(),
             lambda log, first_id: True,
             self.codes.append,
-            shared=hosts,
+            loop=hosts,
         )
         self.host.readers = cast(Any, SimpleNamespace(of=lambda log: SimpleNamespace(taken=lambda log: None)))
         self.host.start()

@@ -206,16 +206,17 @@ def test_after_a_batch_records_gather_as_long_as_the_process_is_loaded(
     assert source._rest_after(records) == intervals * source.plan.delay_threshold_us // 10, "X leaves no time for more"
 
 
-def test_a_loaded_source_tells_its_readers_how_long_it_gathers_and_rests_until_the_next_tick_of_that(
-    make_source: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[int] = []
+def make_loaded(
+    make_source: Make, monkeypatch: pytest.MonkeyPatch, said: list[int], found: dict[int, range], is_calm: bool
+) -> SourceIncarnation:
+    """A source of a process that is loaded to degree 2. said: what its boundaries say. found: by each poll of its topic, which
+    is calm or not."""
     topic = Topic([0])
-    monkeypatch.setattr(topic, "is_calm", False, raising=False)
+    monkeypatch.setattr(topic, "is_calm", is_calm, raising=False)
     monkeypatch.setattr(topic, "lag", lambda: 0, raising=False)
     source = make_source(topic, [])
     monkeypatch.setattr(source, "_load", lambda: 2)
-    monkeypatch.setattr(source, "_poll", lambda: {0: range(9)})
+    monkeypatch.setattr(source, "_poll", lambda: found)
     for unused in ("_log_batch", "_look_for_evidence", "_look_for_partitions"):
         monkeypatch.setattr(source, unused, lambda *_: None)
 
@@ -224,6 +225,14 @@ def test_a_loaded_source_tells_its_readers_how_long_it_gathers_and_rests_until_t
         return []
 
     monkeypatch.setattr(source.intake, "heartbeat", heartbeat)
+    return source
+
+
+def test_a_loaded_source_tells_its_readers_how_long_it_gathers_and_rests_until_the_next_tick_of_that(
+    make_source: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[int] = []
+    source = make_loaded(make_source, monkeypatch, said, {0: range(9)}, is_calm=False)
     before = now_us()
     source._turn()
     gathers_us = 3 * source.plan.boundary_interval_us
@@ -237,21 +246,8 @@ def test_a_loaded_source_without_records_writes_boundaries_as_seldom_as_one_with
     make_source: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[int] = []
-    topic = Topic([0])
-    monkeypatch.setattr(topic, "is_calm", True, raising=False)
-    monkeypatch.setattr(topic, "lag", lambda: 0, raising=False)
-    source = make_source(topic, [])
+    source = make_loaded(make_source, monkeypatch, said, {}, is_calm=True)
     source.plan = replace(source.plan, calm_pause_us=0)
-    monkeypatch.setattr(source, "_load", lambda: 2)
-    monkeypatch.setattr(source, "_poll", dict)
-    for unused in ("_look_for_evidence", "_look_for_partitions"):
-        monkeypatch.setattr(source, unused, lambda *_: None)
-
-    def heartbeat(now: int, pause_us: int) -> list[tuple[LogId, Frame]]:
-        said.append(pause_us)
-        return []
-
-    monkeypatch.setattr(source.intake, "heartbeat", heartbeat)
     source._turn()
     gathers_us = 3 * source.plan.boundary_interval_us
     assert said == [gathers_us]
