@@ -242,6 +242,11 @@ class InstanceHost:
     def me(self) -> InstanceId:
         return self.instance.me
 
+    @property
+    def is_patient(self) -> bool:
+        """Whether its turn may be a moment late: its readers have been told that it may be silent for longer."""
+        return self.instance.is_calm
+
     def start(self) -> None:
         self.run_alone()
         if self.store is not None:

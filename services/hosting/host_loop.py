@@ -14,23 +14,26 @@ holds up no other.
 
 from __future__ import annotations
 
-import heapq
 import threading
 import time
 from itertools import count
 from typing import Protocol
 
 from services.hosting.process import now_us
+from services.hosting.turn_queue import NEVER, TurnQueue
 
 _LEAVE_WITHIN_S = 2.0
-_NEVER = 1 << 62
 _TURNS, _REST_S = 4, 0.002
 """After so many turns the thread rests for so long."""
-_LATE_US = 100_000
 
 
 class SharedHost(Protocol):
     """A host that takes turns."""
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether those that are not go first. Any thread may ask this."""
+        ...
 
     def take_turn(self) -> int | None:
         """Do a little of what there is to do; returns when the next turn is due, by `now_us`. None: it is to run alone. Must
@@ -47,13 +50,9 @@ class HostLoop:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._due: dict[SharedHost, int] = {}
-        """The members, and when the next turn of each is due."""
-        self._dues: list[tuple[int, int, SharedHost]] = []
-        """The same as a heap, with entries that no longer hold. The number in between is never the same."""
-        self._numbers = count()
+        self._queue = TurnQueue[SharedHost]()
         self._running: SharedHost | None = None
-        self._waits_until = _NEVER
+        self._waits_until = NEVER
         """Until when the thread waits."""
         self._is_closed = False
         self._thread: threading.Thread | None = None
@@ -69,13 +68,13 @@ class HostLoop:
     def wake(self, host: SharedHost, by: int) -> None:
         """Something has come for a host: if it is a member, its turn is due by then."""
         with self._changed:
-            if by < self._due.get(host, 0):
+            if host in self._queue and by < self._queue.due(host):
                 self._set_due(host, by)
 
     def leave(self, host: SharedHost) -> None:
         """Give a host no more turns; returns when it has none, or within two seconds. Not for the thread that gives them."""
         with self._changed:
-            self._due.pop(host, None)
+            self._queue.remove(host)
             self._changed.wait_for(lambda: self._running is not host, _LEAVE_WITHIN_S)
 
     def close(self) -> None:
@@ -93,12 +92,12 @@ class HostLoop:
             with self._changed:
                 self._running = None
                 self._changed.notify_all()
-                if host not in self._due:
+                if host not in self._queue:
                     continue
                 if due is not None:
-                    self._set_due(host, min(due, self._due[host]))
+                    self._set_due(host, min(due, self._queue.due(host)))
                 else:
-                    del self._due[host]
+                    self._queue.remove(host)
             if due is None:
                 host.run_alone()
             if turns % _TURNS == 0:
@@ -108,7 +107,7 @@ class HostLoop:
         """Leave the interpreter to others for a moment, since all members have their turns at one time. Not if turns are
         late."""
         with self._changed:
-            is_late = self._first_due() < now_us() - _LATE_US
+            is_late = self._queue.is_late(now_us())
         if not is_late:
             time.sleep(_REST_S)
 
@@ -116,26 +115,15 @@ class HostLoop:
         """Wait for the next host whose turn it is; None once this is closed."""
         with self._changed:
             while not self._is_closed:
-                now, self._waits_until = now_us(), self._first_due()
-                if self._waits_until <= now:
-                    self._running = host = self._dues[0][-1]
-                    self._due[host] = _NEVER  # until it says when, or is woken
+                now = now_us()
+                if (host := self._queue.take(now)) is not None:
+                    self._running, self._waits_until = host, 0
                     return host
-                self._changed.wait(None if self._waits_until == _NEVER else (self._waits_until - now) / 1e6)
+                self._waits_until = self._queue.first_due()
+                self._changed.wait(None if self._waits_until == NEVER else (self._waits_until - now) / 1e6)
             return None
 
-    def _first_due(self) -> int:
-        """When the first turn is due. Then the first entry of the heap is valid."""
-        while self._dues:
-            due, _, host = self._dues[0]
-            if self._due.get(host) == due:
-                return due
-            heapq.heappop(self._dues)
-        return _NEVER
-
     def _set_due(self, host: SharedHost, due: int) -> None:
-        if self._due.get(host) != due:
-            self._due[host] = due
-            heapq.heappush(self._dues, (due, next(self._numbers), host))
-            if due < self._waits_until:
-                self._changed.notify_all()
+        self._queue.set_due(host, due, host.is_patient)
+        if due < self._waits_until:
+            self._changed.notify_all()

@@ -19,7 +19,6 @@ _POLL_MS = 500
 """How soon a follower notices that it is closed."""
 _FETCH_WAIT_MS = 1_000
 """How long the broker waits for a record before it says that there is none. A record that comes is sent at once."""
-_GATHERED_BYTES = 1 << 20
 
 _logger = logging.getLogger("boreal.follower")
 
@@ -34,12 +33,12 @@ class TopicFollower:
         topic: str,
         take: Callable[[ConsumerRecord], None],
         from_end: bool = False,
-        gather_ms: int | None = None,
+        rest_ms: int = 0,
         read_committed: bool = False,
         last: int | None = None,
     ) -> None:
         """take: called with each record. from_end: skip records written earlier, or while the cluster was unreachable.
-        gather_ms: the broker collects records for this time, since one record costs as much as many; None: no delay.
+        rest_ms: after records have come, the next ones gather for so long, since a fetch costs as much for one as for many.
         read_committed: leave out records of transactions that were not committed. last: begin with so many records before
         the end, not at the beginning."""
         self.is_current = threading.Event()
@@ -48,9 +47,8 @@ class TopicFollower:
         self._partition = TopicPartition(topic, 0)
         self._take = take
         self._from_end = from_end
+        self._rest_s = rest_ms / 1_000
         self._options: dict[str, Any] = {"read_committed": read_committed, "fetch_max_wait_ms": _FETCH_WAIT_MS}
-        if gather_ms is not None:
-            self._options |= {"fetch_min_bytes": _GATHERED_BYTES, "fetch_max_wait_ms": gather_ms}
         self._last = last
         self._next = 0 if last is None else -1
         self._stopping = threading.Event()
@@ -84,10 +82,13 @@ class TopicFollower:
         while not self._stopping.is_set():
             if consumer.position(self._partition) >= end:
                 self.is_current.set()
-            for records in consumer.poll(timeout_ms=_POLL_MS).values():
+            found = consumer.poll(timeout_ms=_POLL_MS)
+            for records in found.values():
                 for record in records:
                     self._next = record.offset + 1
                     self._hand_on(record)
+            if found and self._rest_s and self.is_current.is_set():
+                self._stopping.wait(self._rest_s)
 
     def _hand_on(self, record: ConsumerRecord) -> None:
         try:

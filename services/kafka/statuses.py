@@ -23,6 +23,8 @@ EVERY_STATUS_HAS = {"process", "pid", "at_ms", "ready"}
 """Fields that every status must have."""
 OF_QUERIES = b"query:"
 """Prefix of the keys under which the monitor writes the statuses of queries."""
+STATUS_REST_MS = 150
+"""`rest_ms` of those who follow statuses: each role says its own every second, and whenever it changes."""
 
 
 class StatusReader:
@@ -30,7 +32,7 @@ class StatusReader:
 
     def __init__(self, cluster: Cluster, on_status: OnStatus) -> None:
         self._on_status = on_status
-        self._follower = TopicFollower(cluster, STATUS, self._take)
+        self._follower = TopicFollower(cluster, STATUS, self._take, rest_ms=STATUS_REST_MS)
         self.is_current = self._follower.is_current
         """Set once all earlier statuses have been passed on."""
 

@@ -11,7 +11,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 from services.kafka.clusters import Cluster
 from services.kafka.follower import TopicFollower
 from services.kafka.mailbox import Outbox
-from services.kafka.statuses import OF_QUERIES, VERSION
+from services.kafka.statuses import OF_QUERIES, STATUS_REST_MS, VERSION
 from services.kafka.topics import STATUS
 
 Report = dict[str, Any]
@@ -36,7 +36,7 @@ class QueryReports:
     def __init__(self, home: Cluster) -> None:
         self._newest: dict[str, Report] = {}
         self._lock = threading.Lock()
-        self._follower = TopicFollower(home, STATUS, self._take)
+        self._follower = TopicFollower(home, STATUS, self._take, rest_ms=STATUS_REST_MS)
         self.is_current = self._follower.is_current
 
     def newest(self) -> dict[str, Report]:

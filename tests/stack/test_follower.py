@@ -42,13 +42,13 @@ def into(heard: queue.Queue[bytes]) -> Callable[[ConsumerRecord], None]:
     return take
 
 
-@pytest.mark.parametrize("gather_ms", [None, 100])
+@pytest.mark.parametrize("rest_ms", [0, 100])
 def test_it_hands_on_what_the_topic_holds_and_what_comes_and_passes_over_what_is_not_understood(
-    cluster: Cluster, fresh_name: str, gather_ms: int | None
+    cluster: Cluster, fresh_name: str, rest_ms: int
 ) -> None:
     heard: queue.Queue[bytes] = queue.Queue()
     put(cluster, fresh_name, b"1", b"bad", b"2")
-    with closing(TopicFollower(cluster, fresh_name, into(heard), gather_ms=gather_ms)) as follower:
+    with closing(TopicFollower(cluster, fresh_name, into(heard), rest_ms=rest_ms)) as follower:
         assert follower.is_current.wait(30)
         assert [heard.get_nowait() for _ in range(2)] == [b"1", b"2"]
         put(cluster, fresh_name, b"3")

@@ -46,6 +46,8 @@ def hosts() -> Iterator[HostLoop]:
 class Turns:
     """A host whose turns are written down."""
 
+    is_patient = False
+
     def __init__(self) -> None:
         self.turns = 0
         self.due: int | None = FAR_US
