@@ -150,6 +150,7 @@ class SourceReaders:
         """sources: its name. first: the query by whose record it runs."""
         self._id = sources, stream
         self._records: dict[str, QueryRecord] = {}
+        self._gatherers: dict[str, bool] = {}
         self.names: Sequence[str] = (first,)
         """Those that it writes dead letters for."""
 
@@ -161,15 +162,26 @@ class SourceReaders:
             self._records[name] = record
         if self._records.get(name) == before:
             return None
+        self._gatherers.pop(name, None)
+        if name in self._records:
+            self._gatherers[name] = all(map(_may_gather, self._records[name].runs()))
         found = record_of_source(self._records.values(), *self._id)
         if found is not None:
             self.names = readers_of_source(self._records.values(), *self._id)
         return found
 
     @property
-    def queries(self) -> list[Query]:
-        """All versions of the queries that read it, as far as it has heard of them."""
-        return [run.query for record in self._records.values() for run in record.runs()]
+    def may_gather(self) -> bool:
+        """Whether all that read it may get its rows later while its process is loaded, as far as it has heard of them."""
+        return all(self._gatherers.values())
+
+
+def _may_gather(run: QueryRecord) -> bool:
+    """Not a version that runs where its operators are installed: nobody knows here."""
+    try:
+        return plan(run.query).may_gather
+    except UserError:
+        return False
 
 
 def other_readers(record: QueryRecord, records: Records) -> Iterator[tuple[str, list[str]]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from boreal.model.durations import parse_duration
 from boreal.model.errors import CorruptError, UserError
 from boreal.model.frames import Origin, Start
 from deployment.evolution import EARLIEST
@@ -136,11 +137,9 @@ class SourceProcess:
             say()
         if found is None:
             return
-        plans = [make_layout(query, self.layout.sites).plan for query in self.readers.queries]
-        incarnation.may_gather = all(plan.may_gather for plan in plans)
-        plan = make_layout(found.query, self.layout.sites).plan
-        if plan.delay_threshold_us != incarnation.plan.delay_threshold_us:
-            incarnation.set_threshold(plan)
+        incarnation.may_gather = self.readers.may_gather
+        if parse_duration(found.spec["delay_threshold"], "delay_threshold") != incarnation.plan.delay_threshold_us:
+            incarnation.set_threshold(make_layout(found.query, self.layout.sites).plan)
 
     def make_intake(self, former: SourceRestart) -> Intake:
         """The checks and ids of the new incarnation."""

@@ -271,3 +271,21 @@ def test_what_a_source_says_of_an_earlier_claim_of_the_same_name_does_not_count(
     claims.hear("source.first.jfk", [asked.claim])
     [again] = claims.tick(among(first, joining), 3)
     assert isinstance(again, AskToHold) and again.claim != asked.claim
+
+
+def test_rows_gather_in_a_source_only_where_all_who_read_it_allow_that() -> None:
+    first = record("first", "jfk")
+    second = claimed(join(record("second", "jfk"), among(first)), first)
+    readers = SourceReaders("first", "jfk", "first")
+    assert readers.may_gather, "it has heard of nobody"
+    readers.take("first", first)
+    readers.take("second", second)
+    assert readers.may_gather
+    sharded = record("second", "jfk", operators=COUNTED, shards=2)
+    readers.take("second", replace(sharded, joined=second.joined))
+    assert not readers.may_gather, "its egress reads from two instances"
+    elsewhere = {**first.spec, "operators": {"late": {"use": "nobody:HasIt", "of": "jfk"}}}
+    readers.take("second", replace(second, spec=elsewhere))
+    assert not readers.may_gather, "nobody knows"
+    readers.take("second", None)
+    assert readers.may_gather

@@ -114,7 +114,7 @@ def test_nothing_is_stored_for_a_version_of_a_paused_query(monkeypatch: pytest.M
 
 
 def test_a_report_of_another_version_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports_module, "TopicFollower", lambda *what: SimpleNamespace(is_current=threading.Event()))
+    monkeypatch.setattr(reports_module, "TopicFollower", lambda *what, **how: SimpleNamespace(is_current=threading.Event()))
     reports = QueryReports(cast(Cluster, None))
 
     def take(name: str, report: Report) -> None:
