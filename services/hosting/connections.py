@@ -13,6 +13,7 @@ from deployment.layout import Layout
 from deployment.query_record import QueryRecord
 from intake.calm import CALM_S
 from services.hosting.commits import CommitPace
+from services.hosting.gathering import GatherPace
 from services.hosting.host_loop import HostLoop
 from services.hosting.process import QueryProcess, StatusDesk, StatusPublisher, StopSignal, now_us, run_process, set_clock
 from services.hosting.turns import Turns
@@ -61,6 +62,8 @@ class Connections:
         """Whether the process gathers what can wait."""
         self.commits = CommitPace(self.load.degree)
         """How often its egresses commit transactions."""
+        self.gathering = GatherPace(self.load.degree)
+        """To what degree its sources let rows gather."""
         self.turns = Turns()
         """The turns of the roles that have rows."""
         self._client_id = client_id

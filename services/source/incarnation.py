@@ -39,10 +39,10 @@ from intake.intake import Intake, rows_not_held
 from intake.user_records import PartitionRecords, Records
 from logs.source_restart import SourceRestart
 from services.hosting.failpoints import failpoint
+from services.hosting.gathering import GatherPace
 from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, StopSignal, now_us
 from services.hosting.registry import Registry, RegistryError
 from services.hosting.turns import Turns
-from services.kafka.load import LoadDegree
 from services.source.letters import Letters
 from services.source.post_box import STALLED_S, PostBox
 from services.source.user_topic import UserTopic
@@ -78,7 +78,7 @@ class SourceIncarnation:
     """`run` goes on until it is stopped or fenced, and returns the process's exit code.
 
     intake: a new one, for the topic. logs: all logs of the stream. fenced: set when another incarnation writes the logs.
-    on_change: called whenever the status may have changed. load, turns: of the process; None: it runs nothing else.
+    on_change: called whenever the status may have changed. gathering, turns: of the process; None: it runs nothing else.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class SourceIncarnation:
         letters: Letters,
         stopping: StopSignal,
         fenced: threading.Event,
-        load: LoadDegree = lambda: 0,
+        gathering: GatherPace | None = None,
         turns: Turns | None = None,
     ) -> None:
         self.plan = plan
@@ -106,7 +106,7 @@ class SourceIncarnation:
         self.evidence = Evidence(inputs.topic, now_us, intake.answer)
         self._stopping = stopping
         self._fenced = fenced
-        self._load = load
+        self._gathering = gathering or GatherPace()
         self._turns = turns or Turns()
         self._rest_until_us = self._rested_us = self._said_rest_us = 0
         self._has_begun = self._is_absent = self._is_unanswered = self._is_stalled = False
@@ -134,6 +134,8 @@ class SourceIncarnation:
                 return EXIT_STOPPED
             _logger.error("the logs have another writer: a later incarnation of this source has begun")
             return EXIT_FENCED
+        finally:
+            self._gathering.leave(self)
 
     def set_threshold(self, plan: Plan) -> None:
         """Take X, and the intervals that follow from it, from this plan. May be called from any thread."""
@@ -227,8 +229,9 @@ class SourceIncarnation:
         next tick of this interval, so that all sources write at one time. Readers are told, since a loaded source may be late
         as well. None gather if more than a batch waits already."""
         is_backlog = records >= (self.intake.most_records or FRAME_ROWS)
-        degree = self._load() if self.may_gather and not is_backlog else 0
-        return self.plan.rest_us(degree, self.plan.delay_threshold_us)
+        degree = self._gathering.degree(self, has_rows=not self.topic.is_calm)
+        may_gather = self.may_gather and not is_backlog
+        return self.plan.rest_us(degree if may_gather else 0, self.plan.delay_threshold_us)
 
     @property
     def _next_boundary_us(self) -> int:

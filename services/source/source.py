@@ -98,7 +98,7 @@ class SourceProcess:
             intake = self.make_intake(former)
             inputs = SourceInputs(topic, box, registry)
             incarnation = SourceIncarnation(
-                plan, intake, inputs, logs, letters, stopping, fenced, self.connections.load.degree, self.connections.turns
+                plan, intake, inputs, logs, letters, stopping, fenced, self.connections.gathering, self.connections.turns
             )
             trimmer = stack.enter_context(closing(Trimmer(logs.values())))
 
