@@ -22,6 +22,7 @@ from deployment.status_fields import PROCESS, SOURCE
 from intake.place import SourcePlace
 from logs.source_restart import SourceRestart
 from services.hosting.connections import Connections
+from services.hosting.gathering import GatherPace
 from services.hosting.process import StopSignal, now_us
 from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.source.incarnation import FRAME_ROWS, SourceIncarnation, SourceInputs
@@ -80,6 +81,14 @@ def process(tmp_path: Path) -> Callable[..., SourceProcess]:
         return SourceProcess(cast(Connections, connections), SourceOptions(**options), "source.q.s", record, "s")
 
     return make
+
+
+def gathering(degree: int) -> GatherPace:
+    """Of a process that is loaded to a degree, and has many sources with rows."""
+    pace = GatherPace(lambda: degree)
+    for number in range(9):
+        pace.degree(number, has_rows=True)
+    return pace
 
 
 @pytest.fixture
@@ -200,7 +209,7 @@ def test_after_a_batch_records_gather_as_long_as_the_process_is_loaded(
     topic = Topic([0])
     monkeypatch.setattr(topic, "is_calm", is_calm, raising=False)
     source = make_source(topic, [])
-    monkeypatch.setattr(source, "_load", lambda: degree)
+    monkeypatch.setattr(source, "_gathering", gathering(degree))
     assert source._rest_after(records) == intervals * source.plan.boundary_interval_us
     source.plan = replace(source.plan, boundary_interval_us=source.plan.delay_threshold_us)
     assert source._rest_after(records) == intervals * source.plan.delay_threshold_us // 10, "X leaves no time for more"
@@ -215,7 +224,7 @@ def make_loaded(
     monkeypatch.setattr(topic, "is_calm", is_calm, raising=False)
     monkeypatch.setattr(topic, "lag", lambda: 0, raising=False)
     source = make_source(topic, [])
-    monkeypatch.setattr(source, "_load", lambda: 2)
+    monkeypatch.setattr(source, "_gathering", gathering(2))
     monkeypatch.setattr(source, "_poll", lambda: found)
     for unused in ("_log_batch", "_look_for_evidence", "_look_for_partitions"):
         monkeypatch.setattr(source, unused, lambda *_: None)
