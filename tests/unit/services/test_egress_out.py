@@ -116,6 +116,14 @@ def test_rows_that_wait_for_q_stable_take_no_memory() -> None:
     assert out.confirmed == out.appended == 10
 
 
+@pytest.mark.parametrize("is_away", [False, True])
+def test_only_what_follows_the_first_frame_before_kafka_has_it_may_have_to_wait(is_away: bool) -> None:
+    out = outlet(Stable(), [], is_away)
+    assert not out.may_wait
+    out.append(LOG, Data(Origin("r0", 1), 0, 0, rows(0), False, ((1, 0),), 0))
+    assert out.may_wait is is_away
+
+
 def test_what_fails_in_a_thread_of_kafkas_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(rows: list[StableRow], offset: int) -> None:
         raise RuntimeError("nobody sees this")
