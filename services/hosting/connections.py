@@ -25,6 +25,7 @@ from services.kafka.queries import QueryRegistry, SharedWatch
 from services.kafka.settings import ServiceSettings, load_settings
 from services.storage.kafka_log import LogClients
 from services.storage.log_reader import LogPath
+from services.storage.record_group import RecordGroups
 from services.storage.shared_reader import CalmReaders, SharedReader
 
 CALM_POLL_MS = 100
@@ -41,9 +42,12 @@ class TopicClients:
     """Asks where topics end."""
     calm: SharedReader
     """Reads those topics that are calm, without what was not committed."""
+    groups: RecordGroups
+    """Read the others, where librdkafka does."""
 
     def close(self) -> None:
         self.calm.close()
+        self.groups.close()
         self.ends.close()
 
 
@@ -114,7 +118,8 @@ class Connections:
 
 
 def _topic_clients(cluster: Cluster) -> TopicClients:
-    return TopicClients(cluster, EndDesk(cluster, now_us), SharedReader(cluster, CALM_S, CALM_POLL_MS, read_committed=True))
+    calm = SharedReader(cluster, CALM_S, CALM_POLL_MS, read_committed=True)
+    return TopicClients(cluster, EndDesk(cluster, now_us), calm, RecordGroups())
 
 
 MakeRole = Callable[[Connections, str, QueryRecord, str], QueryProcess]

@@ -16,18 +16,13 @@ from kafka.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError, 
 
 from intake.user_records import Headers, PartitionRecords
 from services.kafka.clusters import Cluster, log_retry
-from services.kafka.settings import ClientChoice
+from services.storage.record_group import FETCH_BYTES, LOOK_BYTES, consumer_options
 
 if TYPE_CHECKING:
     import confluent_kafka
 
-FETCH_BYTES = 1 << 20
-"""The most that is fetched from a partition at a time: small, so that a backlog is read evenly from all partitions."""
-LOOK_BYTES = 64 << 10
 LONGEST_LOOK_MS = 100
 """A poll returns when LOOK_BYTES have arrived, or after this time at most."""
-_AHEAD_KB = 16 << 10
-"""The most that librdkafka fetches ahead of its reader."""
 
 _logger = logging.getLogger("boreal.source")
 
@@ -66,7 +61,7 @@ class KafkaPythonReader:
             read_committed=True,
             max_partition_fetch_bytes=FETCH_BYTES,
             fetch_min_bytes=LOOK_BYTES,
-            fetch_max_wait_ms=min(look_ms, LONGEST_LOOK_MS),
+            fetch_max_wait_ms=look_ms,
         )
         self._with_keys = with_keys
         self._topic = topic
@@ -102,23 +97,7 @@ class LibrdkafkaReader:
         self._topic = topic
         self._with_keys = with_keys
         self._positions: dict[int, int] = {}
-        self._consumer = confluent_kafka.Consumer(
-            {
-                **options,
-                "group.id": options["client.id"],  # demanded, and never used: partitions are assigned, and nothing is committed
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "error",
-                "isolation.level": "read_committed",
-                "check.crcs": True,
-                "allow.auto.create.topics": False,
-                "max.partition.fetch.bytes": FETCH_BYTES,
-                "fetch.min.bytes": LOOK_BYTES,
-                "fetch.wait.max.ms": min(look_ms, LONGEST_LOOK_MS),
-                "queued.max.messages.kbytes": _AHEAD_KB,
-            }
-        )
+        self._consumer = confluent_kafka.Consumer(consumer_options(options, look_ms))
 
     def read_from(self, offsets: Mapping[int, int]) -> None:
         self._positions = dict(offsets)
@@ -130,13 +109,7 @@ class LibrdkafkaReader:
         if first is None:
             return {}
         messages = [first, *self._consumer.consume(most - 1, timeout=0)]
-        failed = [message for message in messages if message.error() is not None]
-        records = [message for message in messages if message.error() is None] if failed else messages
-        ends = [message for message in failed if self._is_end(message)]  # raises before the positions move: all is read again
-        found = self._by_partition(records)
-        for message in ends:
-            self._note_end(message)
-        return found
+        return take_messages(messages, self._topic, self._positions, self._with_keys)
 
     def position(self, number: int) -> int:
         return self._positions[number]
@@ -148,51 +121,58 @@ class LibrdkafkaReader:
     def close(self) -> None:
         self._consumer.close()
 
-    def _by_partition(self, messages: list[confluent_kafka.Message]) -> dict[int, PartitionRecords]:
-        message_type = self._kafka.Message
-        numbers = np.fromiter(map(message_type.partition, messages), np.int64, len(messages))
-        found: dict[int, PartitionRecords] = {}
-        for number in np.unique(numbers).tolist():
-            ours = [messages[at] for at in np.flatnonzero(numbers == number).tolist()]
-            offsets = np.fromiter(map(message_type.offset, ours), np.int64, len(ours))
-            # confluent-kafka says that headers may be a dictionary, or texts: those that are sent may, those that come may not.
-            all_headers = cast(Iterable[Headers | None], map(message_type.headers, ours))
-            headers = {at: headers for at, headers in enumerate(all_headers) if headers}
-            found[number] = PartitionRecords(offsets, list(map(message_type.value, ours)), headers)
-            if self._with_keys:
-                stamps_ms = np.fromiter((message.timestamp()[1] for message in ours), np.int64, len(ours))
-                found[number] = replace(found[number], keys=list(map(message_type.key, ours)), stamps_ms=stamps_ms)
-            self._positions[number] = found[number].end
-        return found
 
-    def _note_end(self, message: confluent_kafka.Message) -> None:
-        """Take the end of a partition: after records of aborted transactions, and the marks of transactions, which are not
-        returned."""
+def take_messages(
+    messages: list[confluent_kafka.Message], topic: str, positions: dict[int, int], with_keys: bool
+) -> dict[int, PartitionRecords]:
+    """The records among what a consumer of librdkafka returned; moves the positions past them, and to the ends of partitions:
+    past records of aborted transactions, and marks of transactions, which are not returned. Errors as in
+    `RecordReader.poll`; then no position has moved, and all is to be read again."""
+    failed = [message for message in messages if message.error() is not None]
+    records = [message for message in messages if message.error() is None] if failed else messages
+    ends = [message for message in failed if _is_end(message, topic)]
+    found = _by_partition(records, with_keys)
+    positions.update({number: of_partition.end for number, of_partition in found.items()})
+    for message in ends:
         number, offset = message.partition(), message.offset()
-        if number is not None and offset is not None and number in self._positions:
-            self._positions[number] = max(self._positions[number], offset)
-
-    def _is_end(self, message: confluent_kafka.Message) -> bool:
-        """Whether what is no record is the end of a partition. A failure is raised, unless librdkafka itself tries again, since
-        it may heal."""
-        error = message.error()
-        assert error is not None
-        code = error.code()
-        if code in (self._kafka.KafkaError._AUTO_OFFSET_RESET, self._kafka.KafkaError.OFFSET_OUT_OF_RANGE):
-            raise OffsetOutOfRangeError(f"{self._topic}/{message.partition()}")
-        if code == self._kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            raise TopicAuthorizationFailedError(self._topic)
-        if code == self._kafka.KafkaError._BAD_MSG:
-            raise CorruptRecordError(error.str())
-        if code != self._kafka.KafkaError._PARTITION_EOF:
-            log_retry(_logger, f"{self._topic} cannot be read", KafkaError(error.str()))
-        return bool(code == self._kafka.KafkaError._PARTITION_EOF)
+        if number is not None and offset is not None and number in positions:
+            positions[number] = max(positions[number], offset)
+    return found
 
 
-def make_reader(choice: ClientChoice, cluster: Cluster, topic: str, look_ms: int, with_keys: bool) -> RecordReader:
-    """A reader of this topic alone. look_ms: how long a poll gathers records if few come. with_keys: whether keys and time
-    stamps are wanted. UserError if librdkafka is asked for where it cannot serve; KafkaError if the cluster is out of reach."""
-    options = cluster.librdkafka_options("BOREAL_TOPIC_READER", choice)
-    if options is None:
-        return KafkaPythonReader(cluster, topic, look_ms, with_keys)
-    return LibrdkafkaReader(options, topic, look_ms, with_keys)
+def _by_partition(messages: list[confluent_kafka.Message], with_keys: bool) -> dict[int, PartitionRecords]:
+    if not messages:
+        return {}
+    message_type = type(messages[0])
+    numbers = np.fromiter(map(message_type.partition, messages), np.int64, len(messages))
+    found: dict[int, PartitionRecords] = {}
+    for number in map(int, np.unique(numbers)):
+        ours = [messages[at] for at in np.flatnonzero(numbers == number).tolist()]
+        offsets = np.fromiter(map(message_type.offset, ours), np.int64, len(ours))
+        # confluent-kafka says that headers may be a dictionary, or texts: those that are sent may, those that come may not.
+        all_headers = cast(Iterable[Headers | None], map(message_type.headers, ours))
+        headers = {at: headers for at, headers in enumerate(all_headers) if headers}
+        found[number] = PartitionRecords(offsets, list(map(message_type.value, ours)), headers)
+        if with_keys:
+            stamps_ms = np.fromiter((message.timestamp()[1] for message in ours), np.int64, len(ours))
+            found[number] = replace(found[number], keys=list(map(message_type.key, ours)), stamps_ms=stamps_ms)
+    return found
+
+
+def _is_end(message: confluent_kafka.Message, topic: str) -> bool:
+    """Whether what is no record is the end of a partition. A failure is raised, unless librdkafka itself tries again, since
+    it may heal."""
+    import confluent_kafka
+
+    error = message.error()
+    assert error is not None
+    code = error.code()
+    if code in (confluent_kafka.KafkaError._AUTO_OFFSET_RESET, confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE):
+        raise OffsetOutOfRangeError(f"{topic}/{message.partition()}")
+    if code == confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        raise TopicAuthorizationFailedError(topic)
+    if code == confluent_kafka.KafkaError._BAD_MSG:
+        raise CorruptRecordError(error.str())
+    if code != confluent_kafka.KafkaError._PARTITION_EOF:
+        log_retry(_logger, f"{topic} cannot be read", KafkaError(error.str()))
+    return bool(code == confluent_kafka.KafkaError._PARTITION_EOF)

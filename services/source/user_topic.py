@@ -13,7 +13,7 @@ from intake.user_records import PartitionRecords
 from services.hosting.connections import TopicClients
 from services.kafka.settings import ClientChoice
 from services.source.calm_reader import CalmReader
-from services.source.record_readers import make_reader
+from services.source.grouped_reader import make_reader
 
 _logger = logging.getLogger("boreal.source")
 
@@ -31,11 +31,11 @@ class UserTopic:
         with_keys: bool = False,
         since_ms: int | None = None,
     ) -> None:
-        """clients: of the topic's site. look_ms: how long a client that reads this topic alone gathers records if few come. One
-        poll costs as much as many records. choice: which client reads the records while they are not few; kafka-python's always
-        says where partitions begin and end. with_keys: whether keys and time stamps of
-        the records are wanted. since_ms: partitions of which nothing is known are read from the first record on that was
-        written at this time or later (milliseconds since the epoch); None: from their beginning."""
+        """clients: of the topic's site. look_ms: how long a client that reads this topic while it is not calm gathers records
+        if few come. One poll costs as much as many records. choice: which client reads the records while they are not few;
+        kafka-python's always says where partitions begin and end. with_keys: whether keys and time stamps of the records are
+        wanted. since_ms: partitions of which nothing is known are read from the first record on that was written at this time
+        or later (milliseconds since the epoch); None: from their beginning."""
         self.name = name
         self._since_ms = since_ms
         self.lost_records = 0
@@ -43,7 +43,7 @@ class UserTopic:
         self._ends = clients.ends
         self._consumer = self._ends.client
         self._exists = False
-        make = partial(make_reader, choice, clients.cluster, name, look_ms, with_keys)
+        make = partial(make_reader, choice, clients.cluster, clients.groups, name, look_ms, with_keys)
         self._reader = CalmReader(make, clients.calm, name, with_keys)
 
     @property
