@@ -12,7 +12,8 @@ from services.source.user_topic import UserTopic
 
 def topic_of(ends: Any) -> UserTopic:
     ends.client = None
-    return UserTopic(cast(TopicClients, SimpleNamespace(cluster=None, ends=ends, calm=SimpleNamespace(calm_s=0))), "in", 25)
+    clients = SimpleNamespace(cluster=None, ends=ends, groups=None, calm=SimpleNamespace(calm_s=0))
+    return UserTopic(cast(TopicClients, clients), "in", 25)
 
 
 def test_the_ends_are_asked_for_as_of_the_question() -> None:
