@@ -1,4 +1,5 @@
-"""Reads the topics of many sources of one site with one consumer of librdkafka.
+"""Reads the topics of many sources of one site with one consumer of librdkafka. It is no consumer group of Kafka's: partitions
+are assigned, and nothing is committed.
 
 A consumer of librdkafka costs four threads, and a request each time that a fetch has gathered what came: some forty a second.
 So sources that take what comes share one. A source that does not, since it begins with a backlog or gets more than it can
