@@ -28,9 +28,9 @@ Record = TypeVar("Record", bound=UserRecord)
 class Calmness:
     """How many records a topic brings. Times are microseconds of a steady clock."""
 
-    def __init__(self, now: int, calm_us: int) -> None:
-        """calm_us: over what time records are counted."""
-        self._calm_us = calm_us
+    def __init__(self, now: int, calm_us: int, few: int = FEW_RECORDS) -> None:
+        """calm_us: over what time records are counted. few: it is calm if at most so many came."""
+        self._calm_us, self._few = calm_us, few
         self._since, self._count = now, 0
         self.is_calm = False
 
@@ -42,10 +42,10 @@ class Calmness:
     def note(self, records: int, now: int) -> None:
         """So many records, or none, have come."""
         if now - self._since >= self._calm_us:
-            self.is_calm = self._count <= FEW_RECORDS
+            self.is_calm = self._count <= self._few
             self._since, self._count = now, 0
         self._count += records
-        self.is_calm = self.is_calm and self._count <= FEW_RECORDS
+        self.is_calm = self.is_calm and self._count <= self._few
 
     @property
     def is_busy(self) -> bool:

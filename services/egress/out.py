@@ -167,7 +167,7 @@ class OutTopic:
     @property
     def may_wait(self) -> bool:
         """Whether the next append may wait for Kafka: the second frame does until Kafka has the first."""
-        return self._on_the_way >= ON_THE_WAY_BYTES // 2 or (bool(self._sent) and not self._has_begun)
+        return self._on_the_way >= ON_THE_WAY_BYTES // 2 or not self._may_send
 
     def end_version(self, log: LogId, frame: Boundary, next_version: int) -> None:
         """Send the last frame of a version. Its anchor belongs to the next one, and its records say so; nothing may follow."""

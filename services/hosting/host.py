@@ -259,7 +259,7 @@ class InstanceHost:
             came_at = now_us()
             self.inbox.put((came_at, event))
             if self.is_shared and self.loop is not None:
-                is_gathered = self.instance.is_calm and _is_small(event)
+                is_gathered = self.is_patient and _is_small(event)
                 self.loop.wake(self, came_at + GATHER_US if is_gathered else came_at)
 
     def close(self) -> None:

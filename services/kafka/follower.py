@@ -87,7 +87,7 @@ class TopicFollower:
                 for record in records:
                     self._next = record.offset + 1
                     self._hand_on(record)
-            if found and self._rest_s and self.is_current.is_set():
+            if found and self.is_current.is_set():
                 self._stopping.wait(self._rest_s)
 
     def _hand_on(self, record: ConsumerRecord) -> None:

@@ -10,13 +10,14 @@ Who changes continues at the offset up to which everything was returned, so noth
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from intake.calm import Calmness
 from intake.user_records import PartitionRecords
 from services.kafka.clusters import Cluster
 from services.kafka.settings import ClientChoice
+from services.kafka.timekeeper import steady_us
 from services.source.record_readers import (
     LONGEST_LOOK_MS,
     KafkaPythonReader,
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 MOST_WAITING = 20_000
 MOST_WAITING_BYTES = 8 << 20
 """If more waits for a source, it reads alone."""
-WINDOW_S = 10.0
+WINDOW_US = 10_000_000
 FEW_RECORDS = 50_000
-"""A source that reads alone joins the others again if it took at most so many records within WINDOW_S, and all that came."""
+"""A source that reads alone joins the others again if it took at most so many records within WINDOW_US, and all that came."""
 
 
 class GroupedReader:
@@ -50,7 +51,7 @@ class GroupedReader:
         self._positions: dict[int, int] = {}
         self._share: _Share | None = None
         self._alone: RecordReader | None = None
-        self._since, self._count = 0.0, 0
+        self._calmness = Calmness(steady_us(), WINDOW_US, FEW_RECORDS)
 
     @property
     def is_alone(self) -> bool:
@@ -105,17 +106,18 @@ class GroupedReader:
 
     def _maybe_join(self, records: int, most: int) -> None:
         """Read with the group again, if few records come."""
-        self._count += records
-        if records >= most or time.monotonic() - self._since < WINDOW_S:
+        self._calmness.note(records, steady_us())
+        alone = self._alone
+        if alone is None or records >= most or not self._calmness.is_calm:
             return
-        is_little, alone = self._count <= FEW_RECORDS, self._alone
-        self._since, self._count = time.monotonic(), 0
-        if is_little and alone is not None and self._join():
+        if self._join():
             self._alone = None
             alone.close()
+        else:
+            self._calmness.begin(steady_us())
 
     def _read_alone(self) -> None:
-        self._since, self._count = time.monotonic(), 0
+        self._calmness.begin(steady_us())
         self._alone = self._make_alone()
         self._alone.read_from(self._positions)
 

@@ -16,7 +16,7 @@ from kafka.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError, 
 
 from intake.user_records import Headers, PartitionRecords
 from services.kafka.clusters import Cluster, log_retry
-from services.storage.record_group import FETCH_BYTES, LOOK_BYTES, consumer_options
+from services.storage.record_group import FETCH_BYTES, LOOK_BYTES, consumer_options, known_end
 
 if TYPE_CHECKING:
     import confluent_kafka
@@ -115,8 +115,7 @@ class LibrdkafkaReader:
         return self._positions[number]
 
     def known_end(self, number: int) -> int | None:
-        found = self._consumer.get_watermark_offsets(self._kafka.TopicPartition(self._topic, number), cached=True)
-        return found[1] if found is not None and found[1] >= 0 else None
+        return known_end(self._consumer, (self._topic, number))
 
     def close(self) -> None:
         self._consumer.close()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
@@ -61,12 +61,20 @@ def consumer_options(options: Mapping[str, Any], look_ms: int) -> dict[str, Any]
     }
 
 
+def known_end(consumer: confluent_kafka.Consumer, place: Place) -> int | None:
+    """The end of a partition, as the last fetch of it said; None before. Asks nobody."""
+    from confluent_kafka import TopicPartition
+
+    found = consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
+    return found[1] if found is not None and found[1] >= 0 else None
+
+
 class GroupMember(Protocol):
     """Who reads one partition. The group's thread calls; nothing may block."""
 
     def put(self, messages: Sequence[confluent_kafka.Message], end: int | None) -> bool:
         """Take what came, in order: records, ends of the partition, and its errors. end: of the partition, as far as it is
-        known. False: it is sent away, after these."""
+        known. False: it reads alone from now on."""
         ...
 
     def send_away(self) -> None:
@@ -120,7 +128,7 @@ class RecordGroup:
             consumer = None
             try:
                 consumer = confluent_kafka.Consumer(dict(self._options))
-                self._read(consumer, confluent_kafka.TopicPartition)
+                self._read(consumer)
             except Exception:
                 # Whatever it is: the members can go on alone, and report what concerns their topics.
                 _logger.exception("topics that were read together are read alone")
@@ -138,40 +146,28 @@ class RecordGroup:
             self._changed.wait_for(lambda: self._members or self._is_closed)
             return not self._is_closed
 
-    def _read(self, consumer: confluent_kafka.Consumer, partition_of: Callable[..., confluent_kafka.TopicPartition]) -> None:
+    def _read(self, consumer: confluent_kafka.Consumer) -> None:
         """Read until there are no members."""
+        from confluent_kafka import TopicPartition
+
         reads: dict[Place, tuple[GroupMember, int]] = {}
         while members := self._wanted():
             gone = [place for place, read in reads.items() if members.get(place) != read]
             if gone:
-                consumer.incremental_unassign([partition_of(*place) for place in gone])
+                consumer.incremental_unassign([TopicPartition(*place) for place in gone])
             new = [place for place, read in members.items() if reads.get(place) != read]
             if new:
-                consumer.incremental_assign([partition_of(*place, members[place][1]) for place in new])
+                consumer.incremental_assign([TopicPartition(*place, members[place][1]) for place in new])
             reads = members
             if (first := consumer.poll(_POLL_S)) is not None:
                 messages = [first, *consumer.consume(_MOST_MESSAGES, timeout=0)]
                 for (topic, number), ours in _by_place(messages).items():
                     # What is said of a topic concerns each of its partitions.
-                    places = [place for place in reads if place[0] == topic] if number < 0 else [(topic, number)]
+                    places = [place for place in reads if place == (topic, number) or (number < 0 and place[0] == topic)]
                     for place in places:
-                        self._hand_over(consumer, place, ours, reads, partition_of)
-
-    def _hand_over(
-        self,
-        consumer: confluent_kafka.Consumer,
-        place: Place,
-        messages: list[confluent_kafka.Message],
-        reads: Mapping[Place, tuple[GroupMember, int]],
-        partition_of: Callable[..., confluent_kafka.TopicPartition],
-    ) -> None:
-        if place not in reads:
-            return  # of one that has left
-        found = consumer.get_watermark_offsets(partition_of(*place), cached=True)
-        member = reads[place][0]
-        if not member.put(messages, found[1] if found is not None and found[1] >= 0 else None):
-            self.leave(member, place)
-            member.send_away()
+                        member = reads[place][0]
+                        if not member.put(ours, known_end(consumer, place)):
+                            self.leave(member, place)
 
     def _wanted(self) -> dict[Place, tuple[GroupMember, int]]:
         with self._changed:

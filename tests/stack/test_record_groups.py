@@ -11,9 +11,10 @@ from kafka import TopicPartition
 from kafka.errors import OffsetOutOfRangeError
 
 from services.kafka.clusters import Cluster
+from services.kafka.timekeeper import steady_us
 from services.kafka.topics import TopicSpec, ensure
 from services.source import grouped_reader
-from services.source.grouped_reader import GroupedReader, make_reader
+from services.source.grouped_reader import WINDOW_US, GroupedReader, make_reader
 from services.stack.servers import KafkaServer
 from services.storage.record_group import RecordGroups
 from tests.stack.logs import cluster_of
@@ -106,7 +107,7 @@ def test_one_with_a_backlog_reads_alone_until_it_has_caught_up(topics: Topics, m
     assert wait(lambda: slow._share is not None and slow._share._has_ended)
     assert taken(slow, {0: 3_000, 1: 2_000}) == {0: list(range(10, 3_000)), 1: list(range(2_000))}
     assert slow.is_alone and not other.is_alone
-    monkeypatch.setattr(grouped_reader, "WINDOW_S", 0.0)
+    monkeypatch.setattr(grouped_reader, "steady_us", lambda: steady_us() + WINDOW_US)
     slow.poll(0, 1_000)
     assert not slow.is_alone
     topics.put(0, 1, 4)

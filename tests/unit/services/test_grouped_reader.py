@@ -11,41 +11,14 @@ import pytest
 from kafka.errors import OffsetOutOfRangeError
 
 from intake.user_records import PartitionRecords
+from services.kafka.timekeeper import steady_us
 from services.source import grouped_reader
-from services.source.grouped_reader import GroupedReader
+from services.source.grouped_reader import WINDOW_US, GroupedReader
 from services.storage.record_group import RecordGroup, RecordGroups
+from tests.librdkafka_messages import Message
 from tests.waiting import wait
 
 Place = tuple[str, int]
-
-
-class Message:
-    """As confluent-kafka's: a record, or an error of a partition."""
-
-    def __init__(self, place: Place, offset: int, code: int | None = None) -> None:
-        self._place, self._offset = place, offset
-        self._error = None if code is None else confluent_kafka.KafkaError(code)
-
-    def topic(self) -> str:
-        return self._place[0]
-
-    def partition(self) -> int:
-        return self._place[1]
-
-    def offset(self) -> int:
-        return self._offset
-
-    def error(self) -> confluent_kafka.KafkaError | None:
-        return self._error
-
-    def value(self) -> bytes:
-        return b"%d" % self._offset
-
-    def headers(self) -> None:
-        return None
-
-    def __len__(self) -> int:
-        return len(self.value())
 
 
 class Kafka:
@@ -58,7 +31,6 @@ class Kafka:
         """The errors that are to be told, by the place that they concern."""
         self.failure: Exception | None = None
         self.consumers = 0
-        self._lock = threading.Lock()
 
     def make(self, options: Mapping[str, Any]) -> Kafka:
         self.consumers += 1
@@ -175,6 +147,11 @@ def taken(reader: GroupedReader, number: int, until: int) -> list[int]:
     return offsets
 
 
+def pass_windows(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Let so many times pass over which records are counted."""
+    monkeypatch.setattr(grouped_reader, "steady_us", lambda: steady_us() + count * WINDOW_US)
+
+
 def test_several_sources_read_with_one_consumer(sources: Sources) -> None:
     one, other = sources.make("a", {0: 5}), sources.make("b", {0: 0, 1: 3})
     assert one.known_end(0) is None
@@ -197,7 +174,7 @@ def test_one_that_does_not_take_what_comes_reads_alone_and_joins_again(
     sources.kafka.ends |= {("a", 0): 60, ("b", 0): 5}
     assert taken(other, 0, 5) == [0, 1, 2, 3, 4]
     assert taken(slow, 0, 60) == list(range(60)) and slow.is_alone
-    monkeypatch.setattr(grouped_reader, "WINDOW_S", 0.0)
+    pass_windows(monkeypatch, 1)
     slow.poll(0, 7)
     assert not slow.is_alone and sources.alone[0].is_closed
     sources.kafka.ends |= {("a", 0): 63}
@@ -211,11 +188,12 @@ def test_one_that_gets_much_goes_on_alone(sources: Sources, monkeypatch: pytest.
     sources.kafka.ends |= {("a", 0): 40}
     assert wait(lambda: ("a", 0) not in sources.kafka.positions)
     assert taken(much, 0, 40) == list(range(40))
-    much._count = 0
     sources.kafka.ends |= {("a", 0): 52}
-    monkeypatch.setattr(grouped_reader, "WINDOW_S", 0.0)
-    much.poll(0, 20)
-    assert much.is_alone
+    for windows in (1, 2):
+        pass_windows(monkeypatch, windows)
+        much.poll(0, 20)
+        assert much.is_alone
+    pass_windows(monkeypatch, 3)
     much.poll(0, 20)
     assert not much.is_alone
 

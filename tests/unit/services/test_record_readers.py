@@ -9,29 +9,7 @@ import pytest
 from kafka.errors import OffsetOutOfRangeError
 
 from services.source.record_readers import LibrdkafkaReader
-
-
-class Message:
-    """As confluent-kafka's: a record, or an error of a partition."""
-
-    def __init__(self, partition: int, offset: int, code: int | None = None) -> None:
-        self._partition, self._offset = partition, offset
-        self._error = None if code is None else confluent_kafka.KafkaError(code)
-
-    def partition(self) -> int:
-        return self._partition
-
-    def offset(self) -> int:
-        return self._offset
-
-    def error(self) -> confluent_kafka.KafkaError | None:
-        return self._error
-
-    def value(self) -> bytes:
-        return b"%d" % self._offset
-
-    def headers(self) -> None:
-        return None
+from tests.librdkafka_messages import Message
 
 
 class Consumer:
@@ -53,15 +31,14 @@ class Consumer:
 
 def reading(monkeypatch: pytest.MonkeyPatch, messages: list[Message]) -> LibrdkafkaReader:
     monkeypatch.setattr(confluent_kafka, "Consumer", lambda _: Consumer(messages))
-    monkeypatch.setattr(confluent_kafka, "Message", Message)
     reader: Any = LibrdkafkaReader({"client.id": "test"}, "in", 10)
     reader.read_from({0: 5, 1: 7})
     return reader
 
 
 def test_records_beside_a_position_that_was_deleted_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    deleted = Message(1, 7, confluent_kafka.KafkaError._AUTO_OFFSET_RESET)
-    reader = reading(monkeypatch, [Message(0, 5), Message(0, 6), deleted])
+    deleted = Message(("in", 1), 7, confluent_kafka.KafkaError._AUTO_OFFSET_RESET)
+    reader = reading(monkeypatch, [Message(("in", 0), 5), Message(("in", 0), 6), deleted])
     with pytest.raises(OffsetOutOfRangeError):
         reader.poll(10, 100)
     assert (reader.position(0), reader.position(1)) == (5, 7)
@@ -69,6 +46,6 @@ def test_records_beside_a_position_that_was_deleted_are_read_again(monkeypatch: 
 
 def test_the_end_of_a_partition_moves_its_position_past_what_is_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
     end = confluent_kafka.KafkaError._PARTITION_EOF
-    reader = reading(monkeypatch, [Message(0, 5), Message(0, 8, end), Message(1, 9, end)])
+    reader = reading(monkeypatch, [Message(("in", 0), 5), Message(("in", 0), 8, end), Message(("in", 1), 9, end)])
     assert {number: records.offsets.tolist() for number, records in reader.poll(10, 100).items()} == {0: [5]}
     assert (reader.position(0), reader.position(1)) == (8, 9)
