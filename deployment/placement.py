@@ -25,6 +25,7 @@ class Places:
         self._machines: dict[str, str] = {}
         self._load: dict[str, int] = {}
         self._of_query: dict[str, Counter[str]] = {}
+        self._of_kind: dict[str, Counter[str]] = {}
         # The replicas in a worker, or on a machine, by the name of their version, and by that of the query.
         self._replicas: dict[str, Counter[str]] = {}
         self._versions: dict[str, Counter[str]] = {}
@@ -39,7 +40,8 @@ class Places:
         """A worker without roles. machine: where it is."""
         self._machines[name] = machine
         self._load[name] = 0
-        self._of_query[name], self._replicas[name], self._versions[name] = Counter(), Counter(), Counter()
+        self._of_query[name], self._of_kind[name] = Counter(), Counter()
+        self._replicas[name], self._versions[name] = Counter(), Counter()
 
     def add(self, child: Child, worker: str, weight: int = 1) -> None:
         """A role runs in a worker. weight: its part of the worker's load."""
@@ -55,8 +57,9 @@ class Places:
 
     def choose(self, child: Child) -> str | None:
         """Of the workers that run no other replica of the role's query, the first by these: it is not avoided; for a replica,
-        no other one on its machine, and no replica of another version; then the least load; nothing of the query; the name.
-        None if each runs another replica."""
+        no other one on its machine, and no replica of another version; then the least load; nothing of the query; the fewest
+        roles of its kind, since those with the same weight may differ in what they take by kind; the name. None if each runs
+        another replica."""
         return min(
             (name for name in self._machines if self.allows(child, name)),
             key=lambda name: (
@@ -65,6 +68,7 @@ class Places:
                 self._other_versions(child, name),
                 self._load[name],
                 self._of_query[name][str(child.query)],
+                self._of_kind[name][child.kind],
                 name,
             ),
             default=None,
@@ -91,6 +95,7 @@ class Places:
         query = str(child.query)
         self._load[worker] += weight
         self._of_query[worker][query] += by
+        self._of_kind[worker][child.kind] += by
         if child.kind == "node":
             self._replicas[worker][query] += by
             self._versions[worker][public_name(query)] += by

@@ -449,8 +449,9 @@ class KafkaLog:
             is_calm = all(isinstance(frame, Boundary) and frame.pause for frame in frames)
             size = sum(len(value) for _, value, _ in records)
             self._choose_producer(frames, is_calm or (self._site.is_loaded and size < FEW_BYTES))
-            # What waits already has waited long enough; and nothing overtakes it.
-            is_gathered = is_calm and not self._unsent
+            # What waits already has waited long enough; and nothing overtakes it. What follows rows goes with them: for a
+            # reader it is the same look then.
+            is_gathered = is_calm and not self._unsent and not self._unacknowledged
             for frame, value, headers in records:
                 with self._flow:
                     self._unacknowledged += 1

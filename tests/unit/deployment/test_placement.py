@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from deployment.placement import Places, choose_worker
 from deployment.supervision import Child
 
@@ -36,6 +38,18 @@ def test_a_replica_may_run_beside_its_sources_and_beside_replicas_of_others() ->
 def test_of_equally_loaded_workers_one_without_the_query_is_chosen() -> None:
     workers = {"a": [role("source", "q", "s")], "b": [role("source", "p", "s")], "c": [role("source", "p", "t")]}
     assert choose_worker(role("egress", "q", "a"), workers) == "b"
+
+
+def test_roles_of_each_kind_are_spread_over_workers_that_are_equally_loaded() -> None:
+    """An egress takes more than a source, and both count for one."""
+    workers: dict[str, list[Child]] = {"a": [], "b": []}
+    for query in "pqrs":
+        for kind, part in (("source", "s"), ("node", "r0"), ("node", "r1"), ("egress", "a")):
+            chosen = choose_worker(added := role(kind, query, part), workers)
+            assert chosen is not None
+            workers[chosen].append(added)
+    of_kind = {name: Counter(child.kind for child in roles) for name, roles in workers.items()}
+    assert of_kind["a"] == of_kind["b"] == {"source": 2, "node": 4, "egress": 2}
 
 
 def test_without_workers_there_is_no_choice() -> None:

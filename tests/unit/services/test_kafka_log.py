@@ -100,6 +100,7 @@ def test_nothing_follows_a_frame_that_kafka_refuses_in_any_log_of_the_site() -> 
 
 CALM = Boundary(Origin("r0", 1), 0, 7, False, 0, 0, pause=1)
 BUSY = Boundary(Origin("r0", 1), 0, 8, False, 0, 0)
+ROWS = Data(Origin("r0", 1), 0, 0, pa.record_batch({"time": [1]}), False, ((1, 1),), 1)
 
 
 class Sent(Kafka):
@@ -150,6 +151,18 @@ def test_what_is_not_calm_sends_what_waits_in_its_log_and_does_not_overtake_it(
     assert kafka.sent[4:] == [(1, 7)], "once each"
 
 
+def test_a_boundary_that_follows_rows_goes_with_them(calm: tuple[Sent, list[KafkaLog], list[KafkaLog]]) -> None:
+    """Else its reader would look twice for each batch."""
+    kafka, (log, _), waiting = calm
+    log.append_later(ROWS)
+    log.append_later(CALM)
+    assert (kafka.sent, waiting) == ([(0, 0), (0, 7)], [])
+    log._acknowledge(0, 0, SimpleNamespace(offset=0))
+    log._acknowledge(1, 0, SimpleNamespace(offset=1))
+    log.append_later(CALM)
+    assert (len(kafka.sent), waiting) == (2, [log])
+
+
 def test_a_log_whose_topic_is_gone_holds_up_no_other(calm: tuple[Sent, list[KafkaLog], list[KafkaLog]]) -> None:
     """The producer would wait for the topic, in the thread that sends for all."""
     kafka, (log, _), waiting = calm
@@ -163,7 +176,6 @@ def test_a_log_whose_topic_is_gone_holds_up_no_other(calm: tuple[Sent, list[Kafk
 
 def test_a_log_with_rows_has_another_producer_as_soon_as_kafka_has_what_the_first_one_was_given() -> None:
     """Nothing keeps in order what two producers send."""
-    rows = Data(Origin("r0", 1), 0, 0, pa.record_batch({"time": [1]}), False, ((1, 1),), 1)
     with_rows, calm = Sent(), Sent()
     site = SiteClients(cast(Cluster, Kafka()))
     site.producer, site.patient_producer = cast(Any, with_rows), cast(Any, calm)
@@ -175,10 +187,10 @@ def test_a_log_with_rows_has_another_producer_as_soon_as_kafka_has_what_the_firs
             log._acknowledge(offset, 0, SimpleNamespace(offset=offset))
 
     log.append_later(BUSY)
-    log.append_later(rows)
+    log.append_later(ROWS)
     assert (len(calm.sent), len(with_rows.sent)) == (2, 0)
     has_all()
-    log.append_later(rows)
+    log.append_later(ROWS)
     log.append_later(BUSY)
     has_all()
     log.append_later(BUSY)
@@ -196,14 +208,13 @@ def test_a_log_with_rows_has_another_producer_as_soon_as_kafka_has_what_the_firs
 
 
 def test_few_rows_wait_for_those_of_other_logs_while_the_process_is_loaded() -> None:
-    few = Data(Origin("r0", 1), 0, 0, pa.record_batch({"time": [1]}), False, ((1, 1),), 1)
     many = Data(Origin("r0", 1), 0, 1, pa.record_batch({"time": range(FEW_BYTES // 8)}), False, ((1, 1),), 1)
     prompt, patient = Sent(), Sent()
     degree = 0
     site = SiteClients(cast(Cluster, Kafka()), lambda: degree)
     site.producer, site.patient_producer = cast(Any, prompt), cast(Any, patient)
     sent: list[tuple[int, int]] = []
-    for number, (rows, degree) in enumerate([(few, 1), (many, 1), (few, 0)]):  # noqa: B007 - the site asks for it
+    for number, (rows, degree) in enumerate([(ROWS, 1), (many, 1), (ROWS, 0)]):  # noqa: B007 - the site asks for it
         KafkaLog(LogId("out", "r0", number), "out", site).append_later(rows)
         sent.append((len(prompt.sent), len(patient.sent)))
     assert sent == [(0, 1), (1, 1), (2, 1)]
