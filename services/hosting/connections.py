@@ -26,7 +26,7 @@ from services.kafka.settings import ServiceSettings, load_settings
 from services.storage.kafka_log import LogClients
 from services.storage.log_reader import LogPath
 from services.storage.record_group import RecordGroups
-from services.storage.shared_reader import CalmReaders, SharedReader
+from services.storage.shared_reader import SharedReader
 
 CALM_POLL_MS = 100
 """How soon a source learns that what came to a calm topic is no record, but the mark of a transaction."""
@@ -71,7 +71,7 @@ class Connections:
         self.turns = Turns()
         """The turns of the roles that have rows."""
         self._client_id = client_id
-        self._paths = {site: LogPath(cluster, CalmReaders(cluster)) for site, cluster in self.clusters.items()}
+        self._paths = {site: LogPath.to(cluster) for site, cluster in self.clusters.items()}
         self._stream_paths: dict[str, LogPath] = {}
         self._topics = {site: _topic_clients(cluster) for site, cluster in self.clusters.items()}
         self.controls = {site: ControlDesk(cluster, self.load.degree) for site, cluster in self.clusters.items()}
@@ -95,7 +95,7 @@ class Connections:
         self.registry.close()
         self.logs.close()
         for path in (*self._paths.values(), *self._stream_paths.values()):
-            path.calm.close()
+            path.close()
         for clients in self._topics.values():
             clients.close()
         for desk in self.controls.values():
@@ -113,7 +113,7 @@ class Connections:
             return self._paths[site]
         if log.stream not in self._stream_paths:
             cluster = Cluster(site, self.settings, self._client_id, proxy)
-            self._stream_paths[log.stream] = LogPath(cluster, CalmReaders(cluster))
+            self._stream_paths[log.stream] = LogPath.to(cluster)
         return self._stream_paths[log.stream]
 
 

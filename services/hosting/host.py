@@ -84,6 +84,8 @@ BUSY_US = 2_000_000
 GATHER_US = 30_000
 """How long a boundary or a message may wait for others in a calm instance: longer than the reader of calm logs waits between
 two fetches, so that what the sources write at one moment comes in one turn."""
+REST_PARTS = 4
+"""Where rows gather in its inputs, what comes to an instance may wait for one of so many parts of that time."""
 TURN_EVENTS = 16
 """How many events an instance handles before the next one has its turn."""
 
@@ -151,7 +153,8 @@ def build_host(
     loop = connections.host_loop
     host = InstanceHost(instance, first_effects, outlet, control.send, store, holder, exit, wake, loop, connections.turns)
     logs = [log for logs in layout.input_logs(instance.me).values() for log in logs]
-    host.readers = LogReaders(path_to, logs, layout, host.deliver, instance.plan.boundary_interval_us)
+    interval_us = instance.plan.boundary_interval_us
+    host.readers = LogReaders(path_to, logs, layout, host.deliver, interval_us, lambda: host.gather_us)
     return host
 
 
@@ -246,6 +249,12 @@ class InstanceHost:
     def is_patient(self) -> bool:
         """Whether its turn may be a moment late: its readers have been told that it may be silent for longer."""
         return self.instance.is_calm
+
+    @property
+    def gather_us(self) -> int:
+        """For how long what comes to it may wait for what comes to others, in microseconds: a part of the time for which rows
+        gather in its inputs, as these have said."""
+        return self.instance.rest_us // REST_PARTS
 
     def start(self) -> None:
         self.run_alone()

@@ -22,7 +22,7 @@ OnItems = Callable[[str, list[ControlItem]], None]
 """Called with (sender, items), in a thread of the control plane. Its exceptions, for malformed items, are logged."""
 
 GATHER_MS = 10
-"""`gather_ms` of a reader of heartbeats: well below their shortest interval that follows from X."""
+"""`gather_ms` of a reader of heartbeats at least: well below their shortest interval that follows from X."""
 WAKE_MS = 50
 """`gather_ms` of a source that readers may wake: rows wait for its boundary."""
 NO_HURRY_MS = 1_000
@@ -42,8 +42,8 @@ class ControlPlane:
         self._site = site
         self._listener: Listener | None = None
 
-    def listen(self, deliver: OnItems, gather_ms: int = GATHER_MS) -> None:
-        """Begin to receive the messages of other roles. gather_ms: how long they may wait for each other."""
+    def listen(self, deliver: OnItems, gather_ms: Callable[[], int] = lambda: GATHER_MS) -> None:
+        """Begin to receive the messages of other roles. gather_ms: asked for how long they may wait for each other."""
         self._deliver = deliver
         self._listener = Listener(self._topic, self._take, gather_ms)
         for desk in self._desks.values():

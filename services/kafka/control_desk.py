@@ -30,8 +30,8 @@ _LINGER_MS = 2
 _BLOCK_MS = 100
 """How long a record waits for the leader of its topic at most, since others wait behind it."""
 _LOADED_MS = 20
-"""While the process is loaded, the next fetch begins, and the next records are sent, so much later at least: well within a
-heartbeat."""
+"""While the process is loaded, the next fetch begins, and the next records are sent, so much later at least, or as the
+listeners allow: well within a heartbeat."""
 _RETRY_S = 0.2
 _ASK_REFUSED_AGAIN_S = 10.0
 _CLOSE_S = 2.0
@@ -47,8 +47,8 @@ class Listener:
     """The name of the topic."""
     take: Callable[[ConsumerRecord], None]
     """Called with each record, in a thread of the desk. What it raises is logged."""
-    gather_ms: int
-    """How long messages may wait for others."""
+    gather_ms: Callable[[], int]
+    """Asked for how long messages may wait for others, in milliseconds."""
 
 
 class ControlDesk:
@@ -99,7 +99,7 @@ class ControlDesk:
         with self._changed:
             if self._outbox is None:
                 options = {"linger_ms": _LINGER_MS, "max_block_ms": _BLOCK_MS}
-                self._outbox = Outbox(self._cluster, topic, WAITING, lambda: self._rest_ms(0) / 1_000, **options)
+                self._outbox = Outbox(self._cluster, topic, WAITING, lambda: self._send_rest_ms() / 1_000, **options)
             return self._outbox
 
     # The thread
@@ -138,12 +138,16 @@ class ControlDesk:
                 continue
             if found:
                 self._hand_on(listeners, found)
-                gather_ms = min(one.gather_ms for of_topic in listeners.values() for one in of_topic)
-                self._pause(self._rest_ms(gather_ms) / 1_000)
+                self._pause(self._fetch_rest_ms() / 1_000)
 
-    def _rest_ms(self, gather_ms: int) -> int:
-        """How long what comes next gathers, where it may for `gather_ms` anyway."""
+    def _fetch_rest_ms(self) -> int:
+        """How long what comes next gathers: as long as all listeners allow."""
+        gather_ms = min((one.gather_ms() for of_topic in self._listeners.values() for one in of_topic), default=0)
         return max(gather_ms, _LOADED_MS) if self._load() else gather_ms
+
+    def _send_rest_ms(self) -> int:
+        """The same of what is sent next: nothing while the process has time."""
+        return self._fetch_rest_ms() if self._load() else 0
 
     def _hand_on(self, listeners: Mapping[str, Iterable[Listener]], found: dict[TopicPartition, list[ConsumerRecord]]) -> None:
         for place, records in found.items():

@@ -182,7 +182,7 @@ class MonitorProcess:
         if self._recorded is not None and not is_beside:
             watched.record_failures(self._recorded.pop(record.public, []))
         control = self._control(name)
-        control.listen(lambda sender, items: self._inbox.put(lambda: self._hear(name, items)), NO_HURRY_MS)
+        control.listen(lambda sender, items: self._inbox.put(lambda: self._hear(name, items)), lambda: NO_HURRY_MS)
 
     def _control(self, name: str) -> ControlPlane:
         """The control topic of a version, or of sources that are left of one."""

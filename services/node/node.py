@@ -28,7 +28,7 @@ from services.hosting.order_channel import OrderChannel
 from services.hosting.process import EXIT_FENCED, ExitRequest, StatusPublisher, StopSignal, now_us
 from services.hosting.traces import tells_corrections
 from services.hosting.trimmer import Trimmer
-from services.kafka.control import ControlPlane
+from services.kafka.control import GATHER_MS, ControlPlane
 from services.kafka.dead_letters import BrokenFrames
 from services.kafka.topics import control_topic
 from services.storage.kafka_log import KafkaLog, KafkaLogStore
@@ -107,7 +107,7 @@ class NodeProcess:
                 # After all hosts are made: answers to orders of the former incarnation may arrive at once.
                 self.remote.begin(lambda who, answered: self.hosts[who].deliver(answered))
             self.trimmer = stack.enter_context(closing(Trimmer(self.logs)))
-            control.listen(self._hear)
+            control.listen(self._hear, self._gather_ms)
             status = self._start_hosts(stack)
             self.connections.watch.add(self._take_change)
             stack.callback(self.connections.watch.remove, self._take_change)
@@ -129,6 +129,10 @@ class NodeProcess:
             host.start()
             stack.enter_context(closing(host))
         return status
+
+    def _gather_ms(self) -> int:
+        """How long messages may wait for others: with what comes to the instances."""
+        return max(GATHER_MS, min((host.gather_us for host in self.hosts.values()), default=0) // 1_000)
 
     def _fail(self, problem: str) -> None:
         """Remember why the process is about to end; the first of several reasons counts."""

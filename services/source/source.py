@@ -114,7 +114,8 @@ class SourceProcess:
             control = ControlPlane(self.connections.controls, control_topic(plan.query), self.name, self.site)
             stack.enter_context(closing(control))
             take_items = partial(self._take_items, incarnation, trimmer)
-            control.listen(take_items, WAKE_MS if plan.calm_pause_us else NO_HURRY_MS)
+            gather_ms = WAKE_MS if plan.calm_pause_us else NO_HURRY_MS
+            control.listen(take_items, lambda: gather_ms)
             take_change = partial(self._take_change, incarnation, status.now)
             self.connections.watch.add(take_change)
             stack.callback(self.connections.watch.remove, take_change)

@@ -46,6 +46,8 @@ BATCH_BYTES = 256 << 10
 GATHER_S, SOURCE_GATHER_S = 0.1, 0.02
 """How long a boundary of a calm instance, and of a calm source, may wait for those of other logs. No reader waits for it, and a
 request costs nearly as much for one log as for many. But a source takes no rows before Kafka has its boundary."""
+LOADED_GATHER_S = 0.02
+"""How long few rows, and what comes with them, may wait for those of other logs while the process is loaded."""
 LINGER_MS = 10
 """How long the patient producer waits for what other logs append."""
 FEW_BYTES = 32 << 10
@@ -55,6 +57,8 @@ REQUEST_LOGS, BETWEEN_REQUESTS_S = 32, 0.005
 request before it."""
 CLOSE_MS = 500
 """How long closing a consumer may take, in milliseconds."""
+RESEND_S = 1.0
+"""After so long `flush` sends itself what still waits."""
 HISTORY_LOOK_S = 10.0
 """Minimum interval between questions to Kafka where the history of a log begins."""
 
@@ -105,8 +109,8 @@ class SiteClients:
         self.making = threading.RLock()
         """Each client is made once: with two producers, frames of a log would change places."""
         self._consumer: KafkaConsumer | None = None
-        self.calm = CalmLogs(cluster.site)
-        """Sends what logs append while they are calm."""
+        self.gathered = GatheredLogs(cluster.site)
+        """Sends what logs append that may wait."""
         self.refusal: AppendRefusedError | None = None
         """The first rejected append; after it no log of the site is written any more."""
         self.row_refusal: AppendRefusedError | None = None
@@ -188,7 +192,7 @@ class SiteClients:
         return isinstance(self.__dict__.get("row_producer"), KafkaPythonRows | None)
 
     def close(self) -> None:
-        self.calm.close()
+        self.gathered.close()
         with self._reading:
             self._close_consumer()
         for producer in (*self._log_producers, self.__dict__.get("row_producer")):
@@ -251,9 +255,9 @@ class LogClients:
         return SiteClients(self._clusters[site], self._load)
 
 
-class CalmLogs:
-    """Logs of one site with a boundary that waits to be sent: those of many logs go in one request. A thread of its own sends
-    them."""
+class GatheredLogs:
+    """Logs of one site with frames that wait to be sent: those of many logs go in one request. A thread of its own sends them,
+    which wakes the client's thread once for all."""
 
     def __init__(self, site: str) -> None:
         self._site = site
@@ -263,9 +267,8 @@ class CalmLogs:
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
-    def add(self, log: KafkaLog) -> None:
-        """Send what this log has appended, together with what others append meanwhile; returns at once."""
-        within_s = GATHER_S if log.id.replica else SOURCE_GATHER_S
+    def add(self, log: KafkaLog, within_s: float) -> None:
+        """Send what this log has appended within this time, together with what others append meanwhile; returns at once."""
         with self._changed:
             self._waiting.append(log)
             due = time.monotonic() + within_s
@@ -273,7 +276,7 @@ class CalmLogs:
                 self._due = due
                 self._changed.notify()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=f"calm-logs-{self._site}", daemon=True)
+                self._thread = threading.Thread(target=self._run, name=f"gathered-logs-{self._site}", daemon=True)
                 self._thread.start()
 
     def close(self) -> None:
@@ -348,6 +351,8 @@ class KafkaLog:
         self._flow = threading.Condition()
         self._unacknowledged = self._unacknowledged_bytes = 0
         self._unsent: list[_Unsent] = []
+        self._is_gathering = False
+        """Whether what the process appends while it is loaded waits with what is unsent."""
         self._is_prompt = False
         self._is_fenced = False
         self._window_frames = window_frames
@@ -447,21 +452,20 @@ class KafkaLog:
                 facts = _facts_after(*facts, frame)
                 records.append((frame, *encode_record(frame, *facts)))
             is_calm = all(isinstance(frame, Boundary) and frame.pause for frame in frames)
-            size = sum(len(value) for _, value, _ in records)
-            self._choose_producer(frames, is_calm or (self._site.is_loaded and size < FEW_BYTES))
-            # What waits already has waited long enough; and nothing overtakes it. What follows rows goes with them: for a
-            # reader it is the same look then.
-            is_gathered = is_calm and not self._unsent and not self._unacknowledged
+            is_few = self._site.is_loaded and sum(len(value) for _, value, _ in records) < FEW_BYTES
+            self._choose_producer(frames, is_calm or is_few)
+            gather_s = self._gather_s(is_calm, is_few)
             for frame, value, headers in records:
                 with self._flow:
                     self._unacknowledged += 1
                     self._unacknowledged_bytes += len(value) + RECORD_BYTES
                 offset = window.add(frame, len(value))
                 self._unsent.append(_Unsent(value, headers, offset))
-            if is_gathered:
-                self._site.calm.add(self)
-            else:
+            if gather_s is None:
                 self._send()
+            elif not self._is_gathering:
+                self._is_gathering = is_few
+                self._site.gathered.add(self, gather_s)
             if len(window.sizes) > INDEXED_FRAMES:
                 window.forget(window.index.end - INDEXED_FRAMES // 2)
             return offset
@@ -469,6 +473,17 @@ class KafkaLog:
     @property
     def _producer(self) -> KafkaProducer:
         return self._site.producer if self._is_prompt else self._site.patient_producer
+
+    def _gather_s(self, is_calm: bool, is_few: bool) -> float | None:
+        """For how long the next frames may wait for those of other logs; None if they do not. is_few: they are small, and the
+        process is loaded."""
+        if is_few and not self.may_wait and (self._is_gathering or not self._unsent):
+            return LOADED_GATHER_S
+        # What waits already has waited long enough; and nothing overtakes it. What follows rows goes with them: for a reader it
+        # is the same look then.
+        if is_calm and not self._unsent and not self._unacknowledged:
+            return GATHER_S if self.id.replica else SOURCE_GATHER_S
+        return None
 
     def _choose_producer(self, frames: Sequence[Frame], may_wait: bool) -> None:
         """The producer for the next frames, which may wait for those of other logs or not. The other one takes over when Kafka
@@ -484,7 +499,9 @@ class KafkaLog:
         return not has_room or not knows_topic(self._producer, self._partition.place.topic)
 
     def send_gathered(self) -> None:
-        """Send what has waited for what other logs append, if that is not to wait for Kafka: then the next append does it."""
+        """Send what has waited for what other logs append, if that is not to wait for Kafka: then the next append does it, or
+        `flush`."""
+        self._is_gathering = False
         if not self._may_write or self.may_wait:
             return
         try:
@@ -496,7 +513,7 @@ class KafkaLog:
     def _send(self) -> None:
         """Send what is unsent. All records of an append are encoded by now, since the producer sends the first one soon after
         it gets it."""
-        unsent, self._unsent = self._unsent, []
+        unsent, self._unsent, self._is_gathering = self._unsent, [], False
         place = self._partition.place
         for record in unsent:
             future = self._producer.send(place.topic, record.value, headers=record.headers, partition=place.partition)
@@ -517,10 +534,18 @@ class KafkaLog:
     def flush(self, timeout_s: float | None) -> bool:
         """Wait until all frames are acknowledged; returns whether they are. timeout_s: None for no limit; the wait also ends
         when this writer is fenced. AppendRefusedError if an append was rejected."""
-        with self._flow:
-            self._flow.wait_for(lambda: self._unacknowledged == 0 or not self._may_write, timeout_s)
-            self._check_accepted()
-            return self._unacknowledged == 0
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with self._flow:
+                left_s = max(min(until - time.monotonic(), RESEND_S), 0)
+                self._flow.wait_for(lambda: self._unacknowledged == 0 or not self._may_write, left_s)
+                self._check_accepted()
+                if self._unacknowledged == 0 or self._is_fenced:
+                    return self._unacknowledged == 0
+            with self._lock:
+                self._send()  # what could not be sent with that of other logs
+            if time.monotonic() >= until:
+                return False
 
     def sync(self) -> None:
         """As `Log.sync`: acknowledged frames are as durable as Kafka's replicas."""

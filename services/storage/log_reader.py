@@ -2,9 +2,8 @@
 
 A followed log has its own consumer and thread, so that a slow, damaged or trimmed log does not delay others; while it is calm,
 it shares them with all calm logs of the process (services/storage/shared_reader.py). All watched logs share one consumer, or,
-while they are calm, the same reader; all single reads share another consumer. A spare consumer is kept ready for the next
-switch, since creating one takes longer than a reader may be silent. An unreachable cluster is silent: the threads retry from
-where they were.
+while they are calm, the same reader; all single reads share another consumer. Spare consumers are kept for the next switches
+(services/storage/log_consumers.py). An unreachable cluster is silent: the threads retry from where they were.
 
     follow    1. find the offset to begin at, and note the log's end
               2. up to that end, hold back tentative frames (only their offsets); a later UNDO or START drops them. At the
@@ -39,6 +38,7 @@ from formats.frame_records import incarnation_of, is_control
 from logs.log import TrimmedError
 from reconcile.events import Frames, Read, ReadDone, Tail
 from services.kafka.clusters import Cluster, log_retry
+from services.storage.log_consumers import LogConsumers
 from services.storage.log_partition import Fence, LogPartition, LogRecord, make_log_consumer
 from services.storage.shared_reader import FEW_RECORDS, MANY_RECORDS, CalmReaders, LogFetch
 
@@ -48,9 +48,6 @@ EVENT_BYTES = 4 << 20
 """Maximum size of an event, unless a single frame is larger."""
 LONGEST_TAIL_MS = 1_000
 """The longest interval between looks at a watched log. A fetch that waits longer could be taken for a broken connection."""
-FETCH_WAIT_MS = 250
-"""How long a fetch waits at a log's end: longer than an idle log is silent, but short, since it may delay a fetch from another
-offset."""
 POLL_MS = 200
 PROMPT_US = 50_000
 """With boundary intervals up to this, what comes to a calm log is read at once. Of a longer interval, half of what goes beyond
@@ -115,6 +112,17 @@ class LogPath:
     """Their site's Kafka."""
     calm: CalmReaders
     """Read those of them that are calm."""
+    consumers: LogConsumers
+    """Read each of the others."""
+
+    @staticmethod
+    def to(cluster: Cluster) -> LogPath:
+        """The path to the logs of a site."""
+        return LogPath(cluster, CalmReaders(cluster), LogConsumers(cluster))
+
+    def close(self) -> None:
+        self.calm.close()
+        self.consumers.close()
 
 
 class LogReaders:
@@ -127,11 +135,12 @@ class LogReaders:
         places: LogTopics,
         deliver: OnDelivery,
         boundary_interval_us: int,
+        gather_us: Callable[[], int] = lambda: 0,
     ) -> None:
         """logs: all that may be read. The other parameters: see `LogReader`."""
         self._path_to = path_to
         self._readers = {
-            path: LogReader(path.cluster, places, deliver, path.calm, boundary_interval_us)
+            path: LogReader(path, places, deliver, boundary_interval_us, gather_us)
             for path in dict.fromkeys(path_to(log) for log in logs)
         }
 
@@ -156,27 +165,33 @@ class LogReader:
     """
 
     def __init__(
-        self, cluster: Cluster, places: LogTopics, deliver: OnDelivery, calm: CalmReaders, boundary_interval_us: int
+        self,
+        path: LogPath,
+        places: LogTopics,
+        deliver: OnDelivery,
+        boundary_interval_us: int,
+        gather_us: Callable[[], int] = lambda: 0,
     ) -> None:
-        """calm: read calm logs of this cluster. boundary_interval_us: how often the newest boundary of a watched log is
-        looked for."""
-        self._cluster = cluster
+        """path: to the logs. boundary_interval_us: how often the newest boundary of a watched log is
+        looked for. gather_us: asked for how long what comes to a calm log may wait for what comes to others, where that is
+        more than the interval allows; in microseconds."""
+        self._path = path
         self._places = places
         self._deliver = deliver
-        self._calm = calm
         self._boundary_interval_us = boundary_interval_us
-        self._spare = _SpareConsumers(cluster)
+        self._least_gather_us = gather_us
+        path.consumers.join()
         self._follows: dict[LogId, _LogFollower] = {}
         self._watched: dict[LogId, None] = {}
-        self._tails = _TailWatcher(cluster, places, deliver, calm, self._gather_us, boundary_interval_us)
-        self._reads = _ReadWorker(cluster, places, deliver)
+        self._tails = _TailWatcher(path, places, deliver, self._gather_us, boundary_interval_us)
+        self._reads = _ReadWorker(path.cluster, places, deliver)
 
     def follow(self, log: LogId, after_id: int) -> None:
         """Deliver the log from the frame with stable id after_id + 1 on. At least one `Frames` is delivered, even if empty."""
         self.unfollow(log)
         topic = self._places.topic_of(log)
         self._follows[log] = _LogFollower(
-            self._spare.take, log, topic, after_id, self._deliver, self._choose_tails, self._calm, self._gather_us
+            self._path, log, topic, after_id, self._deliver, self._choose_tails, self._gather_us
         )
         self._choose_tails()
 
@@ -213,66 +228,14 @@ class LogReader:
             thread.stop()
         for thread in threads:
             thread.join(CLOSE_S)
-        self._spare.close()
+        self._path.consumers.leave()
 
     def _gather_us(self) -> int:
-        return max(self._boundary_interval_us - PROMPT_US, 0) // 2
+        return max(max(self._boundary_interval_us - PROMPT_US, 0) // 2, self._least_gather_us())
 
     def _choose_tails(self) -> None:
         follows = dict(self._follows)
         self._tails.choose([log for log in self._watched if log not in follows or not follows[log].has_begun])
-
-
-class _SpareConsumers:
-    """Creates consumers for followed logs; one is always ready if the cluster is reachable."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._ready: list[KafkaConsumer] = []
-        self._lock = threading.Lock()
-        self._is_closed = self._is_filling = False
-        self._make_ready()
-
-    def take(self) -> KafkaConsumer:
-        """A consumer; the caller closes it. KafkaError if none can be created."""
-        with self._lock:
-            consumer = self._ready.pop() if self._ready else None
-        if consumer is None:
-            consumer = self._make()
-        self._make_ready()
-        return consumer
-
-    def close(self) -> None:
-        with self._lock:
-            self._is_closed = True
-            ready, self._ready = self._ready, []
-        for consumer in ready:
-            consumer.close(autocommit=False)
-
-    def _make(self) -> KafkaConsumer:
-        return make_log_consumer(self._cluster, fetch_max_wait_ms=FETCH_WAIT_MS)
-
-    def _make_ready(self) -> None:
-        """Create one, unless one is ready or is being created."""
-        with self._lock:
-            if self._ready or self._is_filling:
-                return
-            self._is_filling = True
-        threading.Thread(target=self._fill, name=f"spare-{self._cluster.site}", daemon=True).start()
-
-    def _fill(self) -> None:
-        consumer: KafkaConsumer | None = None
-        try:
-            consumer = self._make()
-        except (KafkaError, OSError) as error:
-            _logger.debug("no spare consumer can be created: %r", error)
-        with self._lock:
-            self._is_filling = False
-            if consumer is not None and not self._is_closed:
-                self._ready.append(consumer)
-                return
-        if consumer is not None:
-            consumer.close(autocommit=False)
 
 
 class _Worker:
@@ -351,19 +314,18 @@ class _LogFollower(_Worker):
 
     def __init__(
         self,
-        take_consumer: Callable[[], KafkaConsumer],
+        path: LogPath,
         log: LogId,
         topic: str,
         after_id: int,
         deliver: OnDelivery,
         on_begun: Callable[[], None],
-        calm: CalmReaders,
         gather_us: Callable[[], int],
     ) -> None:
         super().__init__(f"follow-{log.key}-{log.replica}", deliver)
-        self._take_consumer = take_consumer
+        self._consumers = path.consumers
         self._on_begun = on_begun
-        self._shared = calm.choose(gather_us())
+        self._shared = path.calm.choose(gather_us())
         self._gather_us = gather_us
         self._log = log
         self._topic = topic
@@ -441,7 +403,7 @@ class _LogFollower(_Worker):
     # The thread
 
     def work(self) -> None:
-        with closing(self._take_consumer()) as consumer:
+        with self._consumers.lend() as consumer:
             self._work(LogPartition(consumer, self._log, self._topic))
 
     def _work(self, partition: LogPartition) -> None:
@@ -591,17 +553,16 @@ class _TailWatcher(_Worker):
 
     def __init__(
         self,
-        cluster: Cluster,
+        path: LogPath,
         places: LogTopics,
         deliver: OnDelivery,
-        calm: CalmReaders,
         gather_us: Callable[[], int],
         boundary_interval_us: int,
     ) -> None:
-        super().__init__(f"tails-{cluster.site}", deliver)
-        self._cluster = cluster
+        super().__init__(f"tails-{path.cluster.site}", deliver)
+        self._cluster = path.cluster
         self._places = places
-        self.calm = calm
+        self.calm = path.calm
         """Watch calm logs."""
         self.gather_us = gather_us
         """How long what comes to a calm log may wait, in microseconds."""

@@ -25,7 +25,7 @@ class Ear:
 
     def __init__(self, desk: ControlDesk, topic: str) -> None:
         self.desk = desk
-        self.listener = Listener(topic, self._take, 5)
+        self.listener = Listener(topic, self._take, lambda: 5)
         self.heard: queue.Queue[bytes] = queue.Queue()
         desk.listen(self.listener)
 

@@ -21,8 +21,9 @@ from reconcile.events import Frames, Read, ReadDone, Tail
 from services.stack.servers import KafkaServer
 from services.storage import log_reader
 from services.storage.kafka_log import KafkaLog, KafkaLogStore
+from services.storage.log_consumers import LogConsumers
 from services.storage.log_partition import make_log_consumer
-from services.storage.log_reader import EVENT_FRAMES, LogGap, LogReader, ReaderFailure, UnreadableRecord
+from services.storage.log_reader import EVENT_FRAMES, LogGap, LogPath, LogReader, ReaderFailure, UnreadableRecord
 from services.storage.shared_reader import FEW_RECORDS, MANY_RECORDS, CalmReaders, LogFetch
 from tests.stack.logs import (
     ALL,
@@ -70,12 +71,16 @@ def inbox(topic: Topic, calm_s: float) -> Iterator[Inbox]:
         yield opened
 
 
+def path_of(topic: Topic, shared: CalmReaders) -> LogPath:
+    return LogPath(topic.cluster, shared, LogConsumers(topic.cluster))
+
+
 @contextmanager
 def reading(topic: Topic, calm_s: float = ALONE) -> Iterator[Inbox]:
     """An inbox and its reader."""
     inbox = Inbox()
     with closing(CalmReaders(topic.cluster, calm_s)) as shared:
-        inbox.reader = LogReader(topic.cluster, topic, inbox.events.put, shared, TAIL_US)
+        inbox.reader = LogReader(path_of(topic, shared), topic, inbox.events.put, TAIL_US)
         with closing(inbox):
             yield inbox
 
@@ -412,7 +417,7 @@ def test_two_readers_of_a_log_share_it_and_each_gets_all_of_it(topic: Topic, oth
         log = store.open(ONE)
         inboxes = [Inbox(), Inbox()]
         for inbox, interval_us in zip(inboxes, (TAIL_US, other_us), strict=True):
-            inbox.reader = LogReader(topic.cluster, topic, inbox.events.put, shared, interval_us)
+            inbox.reader = LogReader(path_of(topic, shared), topic, inbox.events.put, interval_us)
             follow(inbox, ONE, -1)
         for n in range(100):
             log.append(boundary(n))
@@ -429,7 +434,7 @@ def test_an_error_of_a_shared_log_lets_all_read_alone(topic: Topic) -> None:
     """kafka-python does not say which log an error is about."""
     with closing(CalmReaders(topic.cluster, 0.0)) as shared, writing(topic) as store:
         inbox = Inbox()
-        inbox.reader = LogReader(topic.cluster, topic, inbox.events.put, shared, TAIL_US)
+        inbox.reader = LogReader(path_of(topic, shared), topic, inbox.events.put, TAIL_US)
         follow(inbox, ONE, -1)
         end = write_until_shared(store.open(ONE), inbox, 0)
         prompt = shared.choose(0)

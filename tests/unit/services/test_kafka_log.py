@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import tracemalloc
+from collections.abc import Iterator
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,7 +21,7 @@ from boreal.model import codec
 from boreal.model.frames import Boundary, Data, LogId, Origin
 from services.kafka.clusters import Cluster
 from services.storage import kafka_log as kafka_module
-from services.storage.kafka_log import FEW_BYTES, AppendRefusedError, CalmLogs, KafkaLog, SiteClients
+from services.storage.kafka_log import FEW_BYTES, AppendRefusedError, GatheredLogs, KafkaLog, SiteClients
 from tests.waiting import start_until_it_waits, wait
 
 LIMIT = 2 << 20
@@ -100,6 +101,7 @@ def test_nothing_follows_a_frame_that_kafka_refuses_in_any_log_of_the_site() -> 
 
 CALM = Boundary(Origin("r0", 1), 0, 7, False, 0, 0, pause=1)
 BUSY = Boundary(Origin("r0", 1), 0, 8, False, 0, 0)
+MANY = Data(Origin("r0", 1), 0, 0, pa.record_batch({"time": range(FEW_BYTES // 8)}), False, ((1, 1),), 1)
 ROWS = Data(Origin("r0", 1), 0, 0, pa.record_batch({"time": [1]}), False, ((1, 1),), 1)
 
 
@@ -122,7 +124,7 @@ class Sent(Kafka):
 def calm(monkeypatch: pytest.MonkeyPatch) -> tuple[Sent, list[KafkaLog], list[KafkaLog]]:
     """A producer, two logs, and those of them that wait to be sent with others."""
     kafka, waiting = Sent(), list[KafkaLog]()
-    monkeypatch.setattr(CalmLogs, "add", lambda self, log: waiting.append(log))
+    monkeypatch.setattr(GatheredLogs, "add", lambda self, log, within_s: waiting.append(log))
     site = SiteClients(cast(Cluster, kafka))
     return kafka, [KafkaLog(LogId("out", "r0", partition), "out", site) for partition in (0, 1)], waiting
 
@@ -204,33 +206,88 @@ def test_a_log_with_rows_has_another_producer_as_soon_as_kafka_has_what_the_firs
     assert (len(calm.sent), len(with_rows.sent)) == (3, 4)
     log._fail(OutOfOrderSequenceNumberError())
     assert calm.is_silent and with_rows.is_silent
-    site.calm.close()
+    site.gathered.close()
 
 
-def test_few_rows_wait_for_those_of_other_logs_while_the_process_is_loaded() -> None:
-    many = Data(Origin("r0", 1), 0, 1, pa.record_batch({"time": range(FEW_BYTES // 8)}), False, ((1, 1),), 1)
+@pytest.fixture
+def degree(calm: tuple[Sent, list[KafkaLog], list[KafkaLog]]) -> Iterator[list[int]]:
+    """How loaded the process of these logs is; empty: not at all."""
+    degrees: list[int] = []
+    calm[1][0]._site._load = lambda: sum(degrees)
+    yield degrees
+
+
+def test_few_rows_wait_for_those_of_other_logs_while_the_process_is_loaded(
+    calm: tuple[Sent, list[KafkaLog], list[KafkaLog]], degree: list[int]
+) -> None:
+    kafka, (log, other), waiting = calm
+    degree.append(1)
+    log.append_later(ROWS)
+    log.append_later(CALM)
+    other.append_later(BUSY)
+    assert (kafka.sent, waiting) == ([], [log, other]), "what follows them waits with them"
+    for each in waiting:
+        each.send_gathered()
+    assert kafka.sent == [(0, 0), (0, 7), (1, 8)]
+    log.append_later(BUSY)
+    degree.clear()
+    log.append_later(BUSY)
+    assert kafka.sent[3:] == [(0, 8), (0, 8)], "nothing waits where the process has time"
+    log.send_gathered()
+    assert len(kafka.sent) == 5
+
+
+def test_rows_wait_for_no_others_where_they_are_many_or_the_topic_is_unknown(
+    calm: tuple[Sent, list[KafkaLog], list[KafkaLog]], degree: list[int]
+) -> None:
+    kafka, (log, other), waiting = calm
+    degree.append(1)
+    log.append_later(MANY)
+    kafka.known.clear()
+    other.append_later(ROWS)
+    assert (kafka.sent, waiting) == ([(0, 0), (1, 0)], [])
+
+
+def test_what_could_not_be_sent_with_others_is_sent_by_who_waits_for_it(
+    calm: tuple[Sent, list[KafkaLog], list[KafkaLog]], degree: list[int]
+) -> None:
+    """Else a source would wait for ever, as it appends nothing before Kafka has what it has appended."""
+    kafka, (log, _), waiting = calm
+    degree.append(1)
+    log.append_later(ROWS)
+    kafka.known.clear()
+    waiting[0].send_gathered()
+    assert not kafka.sent
+    assert not log.flush(0)
+    assert kafka.sent == [(0, 0)]
+
+
+def test_few_rows_have_the_patient_producer_while_the_process_is_loaded() -> None:
     prompt, patient = Sent(), Sent()
     degree = 0
     site = SiteClients(cast(Cluster, Kafka()), lambda: degree)
     site.producer, site.patient_producer = cast(Any, prompt), cast(Any, patient)
     sent: list[tuple[int, int]] = []
-    for number, (rows, degree) in enumerate([(ROWS, 1), (many, 1), (ROWS, 0)]):  # noqa: B007 - the site asks for it
-        KafkaLog(LogId("out", "r0", number), "out", site).append_later(rows)
+    for number, (rows, degree) in enumerate([(ROWS, 1), (MANY, 1), (ROWS, 0)]):  # noqa: B007 - the site asks for it
+        log = KafkaLog(LogId("out", "r0", number), "out", site)
+        log.append_later(rows)
+        log.send_gathered()
         sent.append((len(prompt.sent), len(patient.sent)))
     assert sent == [(0, 1), (1, 1), (2, 1)]
+    site.gathered.close()
 
 
-def test_the_thread_of_calm_logs_sends_all_that_wait_and_ends_when_it_is_closed() -> None:
+def test_the_thread_of_gathered_logs_sends_all_that_wait_and_ends_when_it_is_closed() -> None:
     kafka = Sent()
     site = SiteClients(cast(Cluster, kafka))
     logs = [KafkaLog(LogId("out", "r0", partition), "out", site) for partition in (0, 1)]
     for log in logs:
         log.append_later(CALM)
     assert wait(lambda: sorted(kafka.sent) == [(0, 7), (1, 7)])
-    site.calm.close()
-    assert site.calm._thread is not None
-    site.calm._thread.join(10)
-    assert not site.calm._thread.is_alive()
+    site.gathered.close()
+    assert site.gathered._thread is not None
+    site.gathered._thread.join(10)
+    assert not site.gathered._thread.is_alive()
 
 
 def test_a_consumer_that_no_longer_answers_is_replaced() -> None:
