@@ -84,7 +84,7 @@ class Connections:
         """The records of queries."""
         self.watch = SharedWatch(self.registry)
         """Tells of changes of these records."""
-        self.statuses = StatusDesk(self.home, counts_children)
+        self.statuses = StatusDesk(self.home, counts_children, self.load.degree)
         """Publishes what the roles say of themselves."""
 
     def close(self) -> None:

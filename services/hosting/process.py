@@ -22,6 +22,7 @@ from kafka.errors import KafkaError
 
 from services.hosting.log_lines import set_up_logging
 from services.kafka.clusters import Cluster, close_producer, log_retry
+from services.kafka.load import LoadDegree
 from services.kafka.settings import ServiceSettings
 from services.kafka.timekeeper import Timekeeper
 from services.kafka.topics import STATUS
@@ -37,6 +38,8 @@ EXIT_TAKEN_OVER = 5
 
 STATUS_INTERVAL_S = 1.0
 CALM_INTERVALS = 2
+LOADED_RESTS_S = 0.0, 0.2, 0.4
+"""For how long statuses that have changed gather after others were published, by how loaded the process is."""
 """A calm role says how it is once in so many intervals: often enough that one lost status does not make it count as dead."""
 
 _logger = logging.getLogger("boreal.process")
@@ -139,11 +142,14 @@ class Resources:
 class StatusDesk:
     """Publishes the statuses of a process's roles every second, those of calm roles every other second, and at once when one
     has changed, in one thread with one producer. A status is one JSON object under the role's name. Its `at_ms` is the wall
-    clock at that moment, from which readers see whether the role is still alive."""
+    clock at that moment, from which readers see whether the role is still alive. While the process is loaded, all of them are
+    published as if they were calm, and what changes gathers: where a machine has too little time, roles change their state
+    again and again, and each status is work for whoever reads it."""
 
-    def __init__(self, cluster: Cluster, counts_children: bool = False) -> None:
-        """counts_children: see `Resources`."""
+    def __init__(self, cluster: Cluster, counts_children: bool = False, load: LoadDegree = lambda: 0) -> None:
+        """counts_children: see `Resources`. load: of the process."""
         self._cluster = cluster
+        self._load = load
         self._counts_children = counts_children
         self._changed = threading.Condition()
         self._publishers: dict[str, StatusPublisher] = {}
@@ -153,6 +159,7 @@ class StatusDesk:
         self._making = threading.Lock()
         self._is_closed = False
         self._intervals = 0
+        self._rests_until = 0.0
         self._thread: threading.Thread | None = None
 
     def add(self, publisher: StatusPublisher) -> None:
@@ -219,15 +226,25 @@ class StatusDesk:
         """The statuses to publish next: those that have changed, and, from this time on, those of all roles that are not calm,
         or of all. None once the desk is closed."""
         with self._changed:
+            rest_s = self._rests_until - time.monotonic()
+            self._changed.wait_for(lambda: self._is_urgent or self._is_closed, max(rest_s, 0))
             self._changed.wait_for(lambda: self._due or self._is_closed, max(all_at - time.monotonic(), 0))
+            degree = self._load()
+            self._rests_until = time.monotonic() + LOADED_RESTS_S[degree]
             due, self._due = self._due, set()
             if self._is_closed:
                 return None
             if time.monotonic() < all_at:
                 return [self._publishers[name] for name in due & self._publishers.keys()]
             self._intervals += 1
-            is_turn_of_calm = self._intervals % CALM_INTERVALS == 0
-            return [each for name, each in self._publishers.items() if is_turn_of_calm or name in due or not each.is_calm()]
+            if self._intervals % CALM_INTERVALS == 0:
+                return list(self._publishers.values())
+            return [each for name, each in self._publishers.items() if name in due or not (degree or each.is_calm())]
+
+    @property
+    def _is_urgent(self) -> bool:
+        """Whether somebody waits for a status: of a role that begins, or ends."""
+        return bool(self._awaited) or not self._due <= self._ready
 
     def _maybe_flush(self, producer: KafkaProducer, published: list[StatusPublisher]) -> None:
         with self._changed:

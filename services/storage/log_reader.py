@@ -22,7 +22,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -200,7 +200,7 @@ class LogReader:
         follow = self._follows.pop(log, None)
         if follow is not None:
             follow.stop()
-        self._choose_tails()
+        self._choose_tails({log: follow.reached} if follow is not None and follow.reached is not None else {})
 
     def watch(self, log: LogId) -> None:
         """Deliver the newest boundaries of the log as `Tail`."""
@@ -233,9 +233,11 @@ class LogReader:
     def _gather_us(self) -> int:
         return max(max(self._boundary_interval_us - PROMPT_US, 0) // 2, self._least_gather_us())
 
-    def _choose_tails(self) -> None:
+    def _choose_tails(self, reached: Mapping[LogId, int] | None = None) -> None:
+        """reached: up to which offset logs were followed until now."""
         follows = dict(self._follows)
-        self._tails.choose([log for log in self._watched if log not in follows or not follows[log].has_begun])
+        logs = [log for log in self._watched if log not in follows or not follows[log].has_begun]
+        self._tails.choose(logs, reached or {})
 
 
 class _Worker:
@@ -356,6 +358,11 @@ class _LogFollower(_Worker):
             if self._waiting.items:
                 self._hand_over()
             self._flow.notify_all()
+
+    @property
+    def reached(self) -> int | None:
+        """The offset after the last record that was read as it came; None before its end was reached once."""
+        return self._position if self._has_joined else None
 
     # As a member of the shared reader
 
@@ -573,22 +580,29 @@ class _TailWatcher(_Worker):
         self._tail_ms = _tail_ms(boundary_interval_us)
         self.start()
 
-    def choose(self, logs: Sequence[LogId]) -> None:
+    def choose(self, logs: Sequence[LogId], reached: Mapping[LogId, int]) -> None:
+        """Watch these logs and no others. reached: the ends of some that are calm, as they were just now: the shared reader
+        watches these at once."""
         chosen = {TopicPartition(self._places.topic_of(log), log.partition): log for log in logs}
         with self._changed:
             left = [self._tails.pop(place) for place in self._tails.keys() - chosen.keys()]
-            for place in chosen.keys() - self._tails.keys():
-                self._tails[place] = _Tail(chosen[place], place, self)
+            new = {place: _Tail(chosen[place], place, self) for place in chosen.keys() - self._tails.keys()}
+            for tail in new.values():
+                tail.is_shared = tail.log in reached
+            self._tails.update(new)
             self._changed.notify()
         for tail in left:
             tail.leave()
+        for tail in new.values():
+            if tail.is_shared:
+                tail.join(reached[tail.log])
 
     def every(self, boundary_interval_us: int) -> None:
         self._tail_ms = _tail_ms(boundary_interval_us)
 
     def stop(self) -> None:
         super().stop()
-        self.choose(())
+        self.choose((), {})
 
     def work(self) -> None:
         while self._await_any():
@@ -645,7 +659,8 @@ class _Tail:
     """The end of one watched log: read by the watcher, or as a member of the shared reader."""
 
     def __init__(self, log: LogId, place: TopicPartition, watcher: _TailWatcher) -> None:
-        self._log = log
+        self.log = log
+        """The log."""
         self._place = place
         self._watcher = watcher
         self._shared = watcher.calm.choose(watcher.gather_us())
@@ -677,10 +692,10 @@ class _Tail:
             try:
                 frame, incarnation = codec.decode(newest.value or b""), incarnation_of(newest.headers)
             except CorruptError as error:
-                _logger.warning("%s, offset %d is skipped: %s", self._log, newest.offset, error)
+                _logger.warning("%s, offset %d is skipped: %s", self.log, newest.offset, error)
                 return few
             if self._fence.admits(frame, incarnation) and isinstance(frame, Boundary):
-                self._watcher.tell(Tail(self._log, frame))
+                self._watcher.tell(Tail(self.log, frame))
             return few
 
     def is_calm(self, now: float) -> bool:

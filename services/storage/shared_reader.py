@@ -34,7 +34,7 @@ from boreal.model.lazy import lazy
 from services.kafka.clusters import Cluster, log_retry
 from services.storage.log_partition import FetchSize, LogRecord, log_record, make_log_consumer
 
-CALM_S = 2.0
+CALM_S = 0.5
 """How long few records must have come before a log is shared."""
 FEW_RECORDS = 16
 """At most so many records come at a time from a calm log."""

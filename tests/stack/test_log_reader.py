@@ -479,6 +479,28 @@ def test_a_watched_log_tells_its_newest_boundary_only_when_it_grows(topic: Topic
     inbox.none(0.3)
 
 
+@pytest.mark.parametrize("calm_s", [0.0])
+def test_a_calm_log_that_is_left_is_watched_without_a_consumer(
+    topic: Topic, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where replicas are late, readers change from one log to another again and again."""
+    assert inbox.reader is not None
+    with writing(topic) as store:
+        log = store.open(ONE)
+        inbox.reader.watch(ONE)
+        follow(inbox, ONE, -1)
+        end = write_until_shared(log, inbox, 0)
+        monkeypatch.setattr(log_reader, "make_log_consumer", fail)
+        inbox.reader.unfollow(ONE)
+        last = log.append_later(boundary(end), boundary(end + 1))
+        while inbox.next(Tail).frame != boundary(last):
+            pass
+
+
+def fail(*arguments: Any, **options: Any) -> KafkaConsumer:
+    raise AssertionError("no consumer is to be made")
+
+
 @in_either_way
 def test_a_followed_log_gives_no_tails_until_it_is_left(topic: Topic, inbox: Inbox) -> None:
     assert inbox.reader is not None
@@ -571,7 +593,7 @@ def test_a_calm_watched_log_needs_no_consumer_and_is_heard_on_when_many_records_
             write(logs[0], 5 * FEW_RECORDS)
             wait_until(lambda: consumers[-1] is not last)  # noqa: B023
         inbox.reader.unfollow(ONE)
-        inbox.reader._tails.choose([TWO])
+        inbox.reader._tails.choose([TWO], {})
         assert list(tails) == [TopicPartition(topic.topic_of(TWO), 1)]
 
 

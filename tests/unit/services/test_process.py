@@ -91,6 +91,33 @@ def test_a_calm_role_says_less_often_how_it_is_but_at_once_what_has_changed(monk
         assert "q" in [kafka.said.get(timeout=10)["query"] for _ in range(10)]
 
 
+def test_what_changes_gathers_in_a_loaded_process_but_not_for_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "STATUS_INTERVAL_S", 3_600.0)
+    monkeypatch.setattr(process, "LOADED_RESTS_S", (0.0, 3_600.0))
+    kafka = Kafka()
+    with closing(StatusDesk(cast(Cluster, kafka), load=lambda: 1)) as desk:
+        ready = StatusPublisher(cast(Cluster, kafka), "node.q.r0", lambda: {"ready": True}, desk)
+        assert kafka.said.get(timeout=10)["query"] == "q"
+        ready.now()
+        with pytest.raises(queue.Empty):
+            kafka.said.get(timeout=0.2)
+        StatusPublisher(cast(Cluster, kafka), "node.p.r0", lambda: {"ready": True}, desk)
+        assert {kafka.said.get(timeout=10)["query"] for _ in range(2)} == {"p", "q"}
+
+
+def test_all_roles_of_a_loaded_process_say_less_often_how_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "STATUS_INTERVAL_S", 0.02)
+    monkeypatch.setattr(process, "CALM_INTERVALS", 1_000_000)
+    kafka, degree = Kafka(), 1
+    with closing(StatusDesk(cast(Cluster, kafka), load=lambda: degree)) as desk:
+        StatusPublisher(cast(Cluster, kafka), "node.q.r0", lambda: {"ready": True}, desk)
+        assert kafka.said.get(timeout=10)["query"] == "q"
+        with pytest.raises(queue.Empty):
+            kafka.said.get(timeout=0.2)
+        degree = 0
+        assert kafka.said.get(timeout=10)["query"] == "q"
+
+
 def test_a_status_is_of_the_walls_time_though_that_was_set_since_the_process_began(monkeypatch: pytest.MonkeyPatch) -> None:
     before, wall = process.now_us(), time.time
     monkeypatch.setattr(time, "time", lambda: wall() + 3_600)
