@@ -430,6 +430,22 @@ def test_two_readers_of_a_log_share_it_and_each_gets_all_of_it(topic: Topic, oth
             inbox.close()
 
 
+def test_what_comes_to_a_log_may_wait_as_long_as_its_reader_says_at_that_moment(topic: Topic) -> None:
+    gather_us = 0
+    with closing(CalmReaders(topic.cluster, 0.0)) as shared:
+        inbox = Inbox()
+        path = path_of(topic, shared)
+        inbox.reader = LogReader(path, topic, inbox.events.put, 2 * TAIL_US, lambda: gather_us)
+        with closing(inbox):
+            member = follow(inbox, ONE, -1)._follows[ONE]
+            usual_us = member.gather_us
+            assert usual_us > 0
+            gather_us = usual_us + 50_000
+            assert member.gather_us == gather_us
+            gather_us = 0
+            assert member.gather_us == usual_us
+
+
 def test_an_error_of_a_shared_log_lets_all_read_alone(topic: Topic) -> None:
     """kafka-python does not say which log an error is about."""
     with closing(CalmReaders(topic.cluster, 0.0)) as shared, writing(topic) as store:
