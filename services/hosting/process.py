@@ -38,9 +38,9 @@ EXIT_TAKEN_OVER = 5
 
 STATUS_INTERVAL_S = 1.0
 CALM_INTERVALS = 2
+"""A calm role says how it is once in so many intervals: often enough that one lost status does not make it count as dead."""
 LOADED_RESTS_S = 0.0, 0.2, 0.4
 """For how long statuses that have changed gather after others were published, by how loaded the process is."""
-"""A calm role says how it is once in so many intervals: often enough that one lost status does not make it count as dead."""
 
 _logger = logging.getLogger("boreal.process")
 

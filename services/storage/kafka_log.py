@@ -53,7 +53,7 @@ LINGER_MS = 10
 FEW_BYTES = 32 << 10
 """An append of more gains nothing by waiting for others."""
 REQUEST_LOGS, BETWEEN_REQUESTS_S = 32, 0.005
-"""A request has boundaries of so many calm logs, and the next one follows so much later: what busy logs append waits for the
+"""A request has what so many logs have gathered, and the next one follows so much later: what busy logs append waits for the
 request before it."""
 CLOSE_MS = 500
 """How long closing a consumer may take, in milliseconds."""
@@ -537,8 +537,8 @@ class KafkaLog:
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with self._flow:
-                left_s = max(min(until - time.monotonic(), RESEND_S), 0)
-                self._flow.wait_for(lambda: self._unacknowledged == 0 or not self._may_write, left_s)
+                within_s = min(until - time.monotonic(), RESEND_S)
+                self._flow.wait_for(lambda: self._unacknowledged == 0 or not self._may_write, within_s)
                 self._check_accepted()
                 if self._unacknowledged == 0 or self._is_fenced:
                     return self._unacknowledged == 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from kafka import KafkaConsumer
@@ -54,11 +54,8 @@ class LogConsumers:
         """One of those who joined needs none any more."""
         with self._lock:
             self._readers -= 1
-            spared = [] if self._readers else list(self._ready)
-            if spared:
-                self._ready.clear()
-        for consumer in spared:
-            consumer.close(autocommit=False)
+            unused = [] if self._readers else self._take_ready()
+        _close(unused)
 
     @contextmanager
     def lend(self) -> Iterator[KafkaConsumer]:
@@ -81,10 +78,13 @@ class LogConsumers:
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            ready = list(self._ready)
-            self._ready.clear()
-        for consumer in ready:
-            consumer.close(autocommit=False)
+            unused = self._take_ready()
+        _close(unused)
+
+    def _take_ready(self) -> list[KafkaConsumer]:
+        """All that nobody uses. Call with the lock."""
+        ready, self._ready = list(self._ready), deque()
+        return ready
 
     def _keep(self, consumer: KafkaConsumer) -> None:
         """Nobody uses a consumer now."""
@@ -113,3 +113,8 @@ class LogConsumers:
             self._being_made -= 1
         if consumer is not None:
             self._keep(consumer)
+
+
+def _close(consumers: Iterable[KafkaConsumer]) -> None:
+    for consumer in consumers:
+        consumer.close(autocommit=False)

@@ -172,9 +172,9 @@ class LogReader:
         boundary_interval_us: int,
         gather_us: Callable[[], int] = lambda: 0,
     ) -> None:
-        """path: to the logs. boundary_interval_us: how often the newest boundary of a watched log is
-        looked for. gather_us: asked for how long what comes to a calm log may wait for what comes to others, where that is
-        more than the interval allows; in microseconds."""
+        """path: to the logs. boundary_interval_us: how often the newest boundary of a watched log is looked for. gather_us:
+        asked for how long what comes to a calm log may wait for what comes to others, in microseconds, where the interval
+        allows less."""
         self._path = path
         self._places = places
         self._deliver = deliver

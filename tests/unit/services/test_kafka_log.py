@@ -120,16 +120,19 @@ class Sent(Kafka):
         return super().send(topic, value, headers, partition)
 
 
+Calm = tuple[Sent, list[KafkaLog], list[KafkaLog]]
+"""A producer, two logs, and those of them that wait to be sent with others."""
+
+
 @pytest.fixture
-def calm(monkeypatch: pytest.MonkeyPatch) -> tuple[Sent, list[KafkaLog], list[KafkaLog]]:
-    """A producer, two logs, and those of them that wait to be sent with others."""
+def calm(monkeypatch: pytest.MonkeyPatch) -> Calm:
     kafka, waiting = Sent(), list[KafkaLog]()
     monkeypatch.setattr(GatheredLogs, "add", lambda self, log, within_s: waiting.append(log))
     site = SiteClients(cast(Cluster, kafka))
     return kafka, [KafkaLog(LogId("out", "r0", partition), "out", site) for partition in (0, 1)], waiting
 
 
-def test_boundaries_of_calm_logs_wait_for_each_other(calm: tuple[Sent, list[KafkaLog], list[KafkaLog]]) -> None:
+def test_boundaries_of_calm_logs_wait_for_each_other(calm: Calm) -> None:
     kafka, logs, waiting = calm
     assert [log.append_later(CALM) for log in logs] == [0, 0]
     assert (kafka.sent, waiting, [log.unacknowledged for log in logs]) == ([], logs, [1, 1])
@@ -139,9 +142,7 @@ def test_boundaries_of_calm_logs_wait_for_each_other(calm: tuple[Sent, list[Kafk
     assert kafka.sent == [(0, 7), (1, 7)]
 
 
-def test_what_is_not_calm_sends_what_waits_in_its_log_and_does_not_overtake_it(
-    calm: tuple[Sent, list[KafkaLog], list[KafkaLog]],
-) -> None:
+def test_what_is_not_calm_sends_what_waits_in_its_log_and_does_not_overtake_it(calm: Calm) -> None:
     kafka, (log, other), waiting = calm
     other.append_later(CALM)
     assert (log.append_later(CALM), log.append_later(BUSY)) == (0, 1)
@@ -153,7 +154,7 @@ def test_what_is_not_calm_sends_what_waits_in_its_log_and_does_not_overtake_it(
     assert kafka.sent[4:] == [(1, 7)], "once each"
 
 
-def test_a_boundary_that_follows_rows_goes_with_them(calm: tuple[Sent, list[KafkaLog], list[KafkaLog]]) -> None:
+def test_a_boundary_that_follows_rows_goes_with_them(calm: Calm) -> None:
     """Else its reader would look twice for each batch."""
     kafka, (log, _), waiting = calm
     log.append_later(ROWS)
@@ -165,7 +166,7 @@ def test_a_boundary_that_follows_rows_goes_with_them(calm: tuple[Sent, list[Kafk
     assert (len(kafka.sent), waiting) == (2, [log])
 
 
-def test_a_log_whose_topic_is_gone_holds_up_no_other(calm: tuple[Sent, list[KafkaLog], list[KafkaLog]]) -> None:
+def test_a_log_whose_topic_is_gone_holds_up_no_other(calm: Calm) -> None:
     """The producer would wait for the topic, in the thread that sends for all."""
     kafka, (log, _), waiting = calm
     log.append_later(CALM)
@@ -210,16 +211,14 @@ def test_a_log_with_rows_has_another_producer_as_soon_as_kafka_has_what_the_firs
 
 
 @pytest.fixture
-def degree(calm: tuple[Sent, list[KafkaLog], list[KafkaLog]]) -> Iterator[list[int]]:
+def degree(calm: Calm) -> Iterator[list[int]]:
     """How loaded the process of these logs is; empty: not at all."""
     degrees: list[int] = []
     calm[1][0]._site._load = lambda: sum(degrees)
     yield degrees
 
 
-def test_few_rows_wait_for_those_of_other_logs_while_the_process_is_loaded(
-    calm: tuple[Sent, list[KafkaLog], list[KafkaLog]], degree: list[int]
-) -> None:
+def test_few_rows_wait_for_those_of_other_logs_while_the_process_is_loaded(calm: Calm, degree: list[int]) -> None:
     kafka, (log, other), waiting = calm
     degree.append(1)
     log.append_later(ROWS)
@@ -237,9 +236,7 @@ def test_few_rows_wait_for_those_of_other_logs_while_the_process_is_loaded(
     assert len(kafka.sent) == 5
 
 
-def test_rows_wait_for_no_others_where_they_are_many_or_the_topic_is_unknown(
-    calm: tuple[Sent, list[KafkaLog], list[KafkaLog]], degree: list[int]
-) -> None:
+def test_rows_wait_for_no_others_where_they_are_many_or_the_topic_is_unknown(calm: Calm, degree: list[int]) -> None:
     kafka, (log, other), waiting = calm
     degree.append(1)
     log.append_later(MANY)
@@ -248,9 +245,7 @@ def test_rows_wait_for_no_others_where_they_are_many_or_the_topic_is_unknown(
     assert (kafka.sent, waiting) == ([(0, 0), (1, 0)], [])
 
 
-def test_what_could_not_be_sent_with_others_is_sent_by_who_waits_for_it(
-    calm: tuple[Sent, list[KafkaLog], list[KafkaLog]], degree: list[int]
-) -> None:
+def test_what_could_not_be_sent_with_others_is_sent_by_who_waits_for_it(calm: Calm, degree: list[int]) -> None:
     """Else a source would wait for ever, as it appends nothing before Kafka has what it has appended."""
     kafka, (log, _), waiting = calm
     degree.append(1)
