@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +21,12 @@ from services.kafka.topics import STATUS, latest_topic, out_topic, stable_topic
 from simulation.client import faults_of_records
 from simulation.feed import StreamFeed
 from simulation.oracle import Oracle
+
+_PRODUCER = "producer"
+_SHARED = ("control-", "follow-boreal.queries-", "follow-calm-", "gathered-logs-", "host-loop", "outbox-", _PRODUCER, "status")
+"""How the names of threads begin that a worker's roles share, and that stay when a role ends."""
+_MOST_PRODUCERS = 4
+"""So many a worker's roles share at each site: two for logs, one for control, and one for statuses at the home site."""
 
 
 def check_results(world: RoleWorld, scenario: RoleScenario) -> Iterator[str]:
@@ -43,6 +49,15 @@ def check_results(world: RoleWorld, scenario: RoleScenario) -> Iterator[str]:
     if plan.latest:
         yield from _faults_of_latest(world.home, TopicPartition(latest_topic(name), 0), expected)
     yield from _unready(world)
+
+
+def left_threads(left: Mapping[str, list[str]], sites: Sequence[str]) -> Iterator[str]:
+    """What is wrong with the threads that run on in each worker whose roles have all ended."""
+    for worker, names in left.items():
+        if others := [name for name in names if not name.startswith(_SHARED)]:
+            yield f"roles of {worker} have left {', '.join(sorted(others))}"
+        elif names.count(_PRODUCER) > _MOST_PRODUCERS * len(sites):
+            yield f"roles of {worker} have left a producer: there are {names.count(_PRODUCER)}"
 
 
 def out_of(scenario: RoleScenario, site: str) -> TopicPartition:

@@ -16,7 +16,7 @@ from services.egress.stable import StableTopic
 from services.source.incarnation import SourceIncarnation
 from services.source.user_topic import UserTopic
 from services.storage.kafka_log import KafkaLog
-from services.storage.log_reader import LogReader
+from services.storage.log_reader import LogReader, LogReaders
 from simulation.mutants.registry import MUTANTS_BY_MODULE, Mutant, Patch, mutant
 
 
@@ -75,6 +75,12 @@ def follower_begins_too_late(patch: Patch) -> None:
         return lambda self, log, after_id: original(self, log, after_id + (after_id >= 0))
 
     patch(LogReader, "follow", make)
+
+
+@mutant
+def readers_are_left(patch: Patch) -> None:
+    """An instance that ends does not end its readers."""
+    patch(LogReaders, "close", lambda _: lambda self: None)
 
 
 @mutant

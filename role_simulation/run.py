@@ -12,7 +12,7 @@ from kafka import TopicPartition
 from formats.client_headers import ID
 from formats.json_text import time_us
 from role_simulation.broker import Broker
-from role_simulation.checks import check_results, out_of
+from role_simulation.checks import check_results, left_threads, out_of
 from role_simulation.clients import BrokerLink
 from role_simulation.joined import JoinedWorld
 from role_simulation.scenario import FED_US, STEADY_FROM_US, RoleFault, RoleScenario
@@ -66,6 +66,8 @@ def run_scenario(scenario: RoleScenario) -> RoleRun:
         found.problems += order.problems + world.problems
         found.digest = _digest(world.brokers)
         found.problems += check_results(world, scenario)
+        if not scenario.is_joined:
+            found.problems += left_threads(world.end_roles(), scenario.sites)
         world.end()
     plan = world.layouts[scenario.query.name].plan
     allowed_us = plan.delay_threshold_us + plan.disorder_us + plan.bucket_us + scenario.longest_pause_us + SLACK_US

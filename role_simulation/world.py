@@ -34,6 +34,8 @@ from services.worker.role_threads import RoleRequest, RoleThreads
 
 RESTART_US = 300_000
 """How soon a role, or a worker, begins again."""
+ENDED_US = 10_000_000
+"""How long after a role's end its threads may take to end: a client's request that nobody answers ends first."""
 
 _WITH_FAILPOINTS = (
     "services.egress.out",
@@ -95,6 +97,8 @@ class Program:
     """Its way to the Kafka of each site."""
     processes: int = 1
     """How many processes have run it."""
+    role_threads: RoleThreads | None = None
+    """The roles that its process runs, if nothing else places them."""
 
 
 class _ProcessClocks:
@@ -223,6 +227,18 @@ class RoleWorld:
         self.programs.remove(program)
         self.scheduler.kill(program.process)
 
+    def end_roles(self) -> dict[str, list[str]]:
+        """End the roles of all workers. Returns, by worker, the names of the threads that run on."""
+        for program in self.programs:
+            if program.role_threads is not None:
+                self.scheduler.start(program.process, "the end", program.role_threads.end_all)
+        self.run(self.scheduler.now_us + ENDED_US)
+        return {
+            program.name: [thread.name for thread in program.process.threads]
+            for program in self.programs
+            if program.role_threads is not None
+        }
+
     def end(self) -> None:
         """Leave no thread behind."""
         for program in self.programs:
@@ -270,8 +286,9 @@ class RoleWorld:
         roles: RoleThreads
 
         def note_end(name: str, code: int) -> None:
-            if code != EXIT_STOPPED:
-                self.ends[name.partition(".")[0], code] += 1
+            if code == EXIT_STOPPED:
+                return
+            self.ends[name.partition(".")[0], code] += 1
             ended = next(role for role in worker.roles if role.name == name)
             mine = worker.process
 
@@ -281,7 +298,7 @@ class RoleWorld:
 
             self.scheduler.call(RESTART_US, again)
 
-        roles = RoleThreads(connections, note_end)
+        worker.role_threads = roles = RoleThreads(connections, note_end)
         for role in worker.roles:
             roles.begin(self._request(role, connections))
 

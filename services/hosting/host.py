@@ -272,7 +272,7 @@ class InstanceHost:
                 self.loop.wake(self, came_at + GATHER_US if is_gathered else came_at)
 
     def close(self) -> None:
-        """Stop the threads after the work that they have begun; waits up to 2 s for each."""
+        """Stop the threads after the work that they have begun, and its readers; waits up to 2 s for each thread."""
         self._stopping.set()
         self._uploads.put(None)
         self.inbox.put((now_us(), Tick()))
@@ -281,6 +281,7 @@ class InstanceHost:
         for thread in (self._thread, self._uploader):
             if thread is not None and thread is not threading.current_thread():
                 thread.join(timeout=2)
+        self.readers.close()
 
     # The loop
 

@@ -53,7 +53,6 @@ PROMPT_US = 50_000
 """With boundary intervals up to this, what comes to a calm log is read at once. Of a longer interval, half of what goes beyond
 this may pass between two fetches: 25 ms where X is a second or more."""
 RETRY_S = 0.1
-CLOSE_S = 2.0
 _TAIL_FETCH_BYTES = 64 << 10
 
 _logger = logging.getLogger("boreal.follow")
@@ -154,6 +153,7 @@ class LogReaders:
             reader.watch_every(boundary_interval_us)
 
     def close(self) -> None:
+        """Deliver nothing more."""
         for reader in self._readers.values():
             reader.close()
 
@@ -223,11 +223,9 @@ class LogReader:
             follow.taken()
 
     def close(self) -> None:
-        threads = [*self._follows.values(), self._tails, self._reads]
-        for thread in threads:
-            thread.stop()
-        for thread in threads:
-            thread.join(CLOSE_S)
+        """Deliver nothing more. The reader's threads end once Kafka has answered them."""
+        for worker in (*self._follows.values(), self._tails, self._reads):
+            worker.stop()
         self._path.consumers.leave()
 
     def _gather_us(self) -> int:
@@ -259,9 +257,6 @@ class _Worker:
 
     def stop(self) -> None:
         self.stopping.set()
-
-    def join(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
 
     def _run(self) -> None:
         try:

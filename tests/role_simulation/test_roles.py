@@ -20,6 +20,7 @@ CAUGHT_AT: dict[str, int] = {
     "source_does_not_repeat_the_batch": 2,
     "second_writer_is_not_noticed": 12,
     "follower_begins_too_late": 0,
+    "readers_are_left": 0,
     "trimmed_by_the_fastest": 101,
     "out_place_is_ignored": 2,
     "stable_begins_at_the_end_of_out": 2,

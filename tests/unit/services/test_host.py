@@ -37,6 +37,7 @@ from reconcile.instance import Instance
 from services.hosting import host as host_module
 from services.hosting.host import InstanceHost
 from services.hosting.process import EXIT_BEGIN_ANEW, now_us
+from services.storage.log_reader import LogReaders
 from tests.waiting import wait
 
 ME, PARTNER = InstanceId("main", "r0", 0), InstanceId("main", "r1", 0)
@@ -80,13 +81,23 @@ class Scripted:
         return effects
 
 
+class Readers:
+    """Those of an instance, which read nothing."""
+
+    def __init__(self) -> None:
+        self.are_closed = False
+
+    def close(self) -> None:
+        self.are_closed = True
+
+
 def host_of(
     script: list[Effect], outlet: Outlet, store: CheckpointStore, exit: Callable[[int], None] = lambda code: None
 ) -> tuple[Scripted, InstanceHost]:
     instance = Scripted(script)
-    return instance, InstanceHost(
-        cast(Instance, instance), [], outlet, lambda items: None, store, lambda log, first_id: True, exit
-    )
+    host = InstanceHost(cast(Instance, instance), [], outlet, lambda items: None, store, lambda log, first_id: True, exit)
+    host.readers = cast(LogReaders, Readers())
+    return instance, host
 
 
 def test_one_checkpoint_waits_for_kafka_and_the_next_comes_after_it() -> None:
@@ -104,6 +115,13 @@ def test_one_checkpoint_waits_for_kafka_and_the_next_comes_after_it() -> None:
         instance.script = [copy(50)]
         assert instance.handled.get(timeout=10) == CheckpointStored(50)
     assert store.numbers(str(ME)) == [1, 50]
+
+
+def test_a_host_that_is_closed_reads_nothing_more() -> None:
+    _, host = host_of([], Outlet(), MemoryCheckpointStore())
+    host.start()
+    host.close()
+    assert cast(Readers, host.readers).are_closed
 
 
 def test_a_failure_behind_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,8 @@ class Hosted:
             self.codes.append,
             loop=hosts,
         )
-        self.host.readers = cast(Any, SimpleNamespace(of=lambda log: SimpleNamespace(taken=lambda log: None)))
+        reader = SimpleNamespace(taken=lambda log: None)
+        self.host.readers = cast(Any, SimpleNamespace(of=lambda log: reader, close=lambda: None))
         self.host.start()
         self.give(BEAT)
         self.give(BEAT)
