@@ -87,7 +87,7 @@ class Broker:
         """Called with each record that is stored, with its offset."""
         self._epochs: defaultdict[str, int] = defaultdict(int)
         self._open: dict[str, Transaction] = {}
-        self._waiting: defaultdict[TopicPartition, dict[SimulatedThread, None]] = defaultdict(dict)
+        self._waiting: defaultdict[TopicPartition, dict[SimulatedThread, int]] = defaultdict(dict)
 
     def create(self, topic: str, partitions: int) -> None:
         for number in range(partitions):
@@ -203,11 +203,12 @@ class Broker:
     def await_change(self, thread: SimulatedThread, places: Iterable[TopicPartition]) -> None:
         """Wake this thread when something is stored in one of these partitions."""
         for place in places:
-            self._waiting[place][thread] = None
+            self._waiting[place][thread] = thread.turn
 
     def _wake(self, place: TopicPartition) -> None:
-        for thread in self._waiting.pop(place, ()):
-            thread.wake()
+        for thread, turn in self._waiting.pop(place, {}).items():
+            if thread.turn == turn:  # it has not been woken by another partition, or by the time
+                thread.wake()
 
 
 def _consumer_record(place: TopicPartition, offset: int, stored: StoredRecord) -> ConsumerRecord:

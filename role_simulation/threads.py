@@ -212,8 +212,11 @@ class Thread:
         assert self._simulated is not None, "it was never started"
         if not self._simulated.has_ended:
             run = scheduler()
-            self._simulated.waiting_for_end.append(run.begin_wait())
+            me, waiting = run.begin_wait(), self._simulated.waiting_for_end
+            waiting.append(me)
             run.wait(_microseconds(timeout))
+            if me in waiting:
+                waiting.remove(me)
 
     def is_alive(self) -> bool:
         return self._simulated is not None and not self._simulated.has_ended
