@@ -50,6 +50,9 @@ MOST_AGAIN = 8
 FEW_ROWS = 1_024
 """So few rows may always leave tentatively again, because their cost does not matter."""
 
+OUTWEIGHED = 4
+"""Early answers are corrected as soon as S allows it once so many times more rows have come: those would leave early, too."""
+
 NOTED_POSITIONS = 512
 """The number of positions of the live view for which SUnion remembers when they were reached."""
 
@@ -239,7 +242,7 @@ class SUnion:
             return None
         stable, waited = self.stable_through, now - self.marked_at
         is_soon = self.is_early and waited < self._early_lag_us and stable < INFINITY
-        if stable >= self._horizon() and self._has_news() and not is_soon:
+        if stable >= self._horizon() and self._has_news() and (not is_soon or self._is_outweighed()):
             return Heal.FULL
         if self.stranded_at <= now and self._is_cheap():
             return Heal.PREFIX
@@ -263,6 +266,10 @@ class SUnion:
         """The shortest time for which early answers stay, in microseconds of run time. Otherwise answers that come just
         before their final ones would be undone one by one."""
         return min(self.alpha_x_us, self.settings.stable_lag_max_us)
+
+    def _is_outweighed(self) -> bool:
+        """Whether far more rows have come than have left early. They would leave early as well, and be undone with them."""
+        return self.to_redo(self.base.position) > OUTWEIGHED * self._live_rows
 
     def _is_cheap(self) -> bool:
         """Whether the rows that would leave tentatively again are in proportion to those that were new."""

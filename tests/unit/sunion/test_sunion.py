@@ -646,6 +646,17 @@ def early() -> SUnionDriver:
     return one
 
 
+@pytest.mark.parametrize(("rows", "is_corrected"), [(4, False), (5, True)])
+def test_early_answers_are_corrected_at_once_if_far_more_rows_have_come_since(rows: int, is_corrected: bool) -> None:
+    """Those would leave early, too, and be undone with them. Else the answers stay for alpha*X."""
+    one = early()
+    one.now = 1100
+    one.rows("a", *range(21, 20 + rows))
+    one.boundaries(30)
+    assert one.sunion.healed(1100, 10) is (Heal.FULL if is_corrected else None)
+    assert one.sunion.healed(2000, 10) is Heal.FULL
+
+
 def test_new_rows_behind_an_early_answer_are_not_left_to_its_correction() -> None:
     """R14: nobody has spoken for them. The live view is given up after half of alpha*X, and they are due at their deadline, if
     they are not stable by then."""
