@@ -131,8 +131,8 @@ class NodeProcess:
         return status
 
     def _gather_ms(self) -> int:
-        """How long messages may wait for others: with what comes to the instances."""
-        return max(GATHER_MS, min((host.gather_us for host in self.hosts.values()), default=0) // 1_000)
+        """How long messages may wait for others: for half of the time for which rows gather, since no row waits for them."""
+        return max(GATHER_MS, min((host.instance.rest_us for host in self.hosts.values()), default=0) // 2_000)
 
     def _fail(self, problem: str) -> None:
         """Remember why the process is about to end; the first of several reasons counts."""

@@ -438,6 +438,11 @@ class SourceIncarnation:
     # Status
 
     @property
+    def rest_us(self) -> int:
+        """For how long rows gather, as it has said in its last boundary; 0 if they do not."""
+        return self._said_rest_us
+
+    @property
     def is_calm(self) -> bool:
         """Whether it has said in its last boundary that it may be silent for longer (R24)."""
         return self._pace.pause_us > 0

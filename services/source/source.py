@@ -115,7 +115,7 @@ class SourceProcess:
             stack.enter_context(closing(control))
             take_items = partial(self._take_items, incarnation, trimmer)
             gather_ms = WAKE_MS if plan.calm_pause_us else NO_HURRY_MS
-            control.listen(take_items, lambda: gather_ms)
+            control.listen(take_items, lambda: max(gather_ms, incarnation.rest_us // 2_000))
             take_change = partial(self._take_change, incarnation, status.now)
             self.connections.watch.add(take_change)
             stack.callback(self.connections.watch.remove, take_change)

@@ -4,6 +4,7 @@ begins."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -19,6 +20,7 @@ from logs.restart import verified
 from reconcile.events import Heartbeat, InstanceId, Received
 from reconcile.recovery import Beginning
 from services.hosting.host import InboxItem, InstanceHost
+from services.kafka.control import GATHER_MS
 from services.node.node import KafkaOutlet, NodeProcess
 from services.storage.kafka_log import KafkaLog
 from tests.harness import query_of
@@ -98,3 +100,14 @@ def test_a_state_that_another_version_has_handed_on_is_begun_with_only_if_nothin
     assert caplog.text.count("the state with which main.r1.0 begins cannot be read") == 3
     node.shared = replace(node.shared, states=None)
     assert node._beginning(me, ["a/0"], False) == Beginning(first_ids)
+
+
+def test_messages_gather_for_half_of_the_time_for_which_rows_do_in_all_instances() -> None:
+    def gather_ms(*rests_us: int) -> int:
+        node = object.__new__(NodeProcess)
+        hosts = [SimpleNamespace(instance=SimpleNamespace(rest_us=rest_us)) for rest_us in rests_us]
+        node.hosts = {InstanceId("f", "r0", shard): cast(InstanceHost, host) for shard, host in enumerate(hosts)}
+        return node._gather_ms()
+
+    assert gather_ms(300_000, 200_000) == 100
+    assert gather_ms(300_000, 0) == GATHER_MS
