@@ -13,9 +13,11 @@ from deployment.placement import Places
 from services.egress import egress, stable
 from services.egress.out import OutTopic
 from services.egress.stable import StableTopic
+from services.kafka.clusters import close_producer
 from services.source.incarnation import SourceIncarnation
 from services.source.user_topic import UserTopic
 from services.storage.kafka_log import KafkaLog
+from services.storage.local_logs import LocalLogs
 from services.storage.log_reader import LogReader, LogReaders
 from simulation.mutants.registry import MUTANTS_BY_MODULE, Mutant, Patch, mutant
 
@@ -134,17 +136,18 @@ def stable_outside_its_transaction(patch: Patch) -> None:
     class Unfenced:
         """A producer whose transactions are none."""
 
-        def __init__(self, producer: Any) -> None:
+        def __init__(self, producer: Any, fenced: Any) -> None:
             self.send = producer.send
             self.commit_transaction = producer.flush
             self.close, self._sender = producer.close, producer._sender
+            close_producer(fenced, 0)
 
         def begin_transaction(self) -> None: ...
 
     def make(original: Callable[..., None]) -> Callable[..., None]:
         def commit(self: StableTopic, rows: Any, values: Any) -> None:
             if not isinstance(self._producer, Unfenced):
-                self._producer = Unfenced(self._cluster.make_producer())
+                self._producer = Unfenced(self._cluster.make_producer(), self._producer)
             original(self, rows, values)
 
         return commit
@@ -167,7 +170,13 @@ def stable_before_out(patch: Patch) -> None:
     patch(OutTopic, "_send", make)
 
 
-# Of the placement, which only seeds show whose workers have joined their sites
+# Which only seeds show whose workers have joined their sites: roles move there
+
+
+@mutant
+def local_readers_outlive_their_writer(patch: Patch) -> None:
+    """A follower waits for what its process writes, though the writer has ended."""
+    patch(LocalLogs, "end", lambda _: lambda self, writer, place: None)
 
 
 @mutant

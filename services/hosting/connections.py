@@ -71,15 +71,15 @@ class Connections:
         self.turns = Turns()
         """The turns of the roles that have rows."""
         self._client_id = client_id
-        self._paths = {site: LogPath.to(cluster) for site, cluster in self.clusters.items()}
+        self.logs = LogClients(self.clusters, self.load.degree)
+        """The clients that write and search logs."""
+        self._paths = {site: LogPath.to(cluster, self.logs.local[site]) for site, cluster in self.clusters.items()}
         self._stream_paths: dict[str, LogPath] = {}
         self._topics = {site: _topic_clients(cluster) for site, cluster in self.clusters.items()}
         self.controls = {site: ControlDesk(cluster, self.load.degree) for site, cluster in self.clusters.items()}
         """Write and read the control topics of each site."""
         self.host_loop = HostLoop()
         """Runs the instances that get few rows at a time."""
-        self.logs = LogClients(self.clusters, self.load.degree)
-        """The clients that write and search logs."""
         self.registry = QueryRegistry(self.home)
         """The records of queries."""
         self.watch = SharedWatch(self.registry)

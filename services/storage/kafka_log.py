@@ -33,6 +33,7 @@ from logs.restart import holds
 from services.kafka.clusters import RECORD_BYTES, Cluster, close_producer, knows_topic, silence_producer
 from services.kafka.load import LoadDegree
 from services.kafka.row_producers import KafkaPythonRows, RowProducer
+from services.storage.local_logs import LocalLogs, WrittenRecord
 from services.storage.log_partition import LogPartition, make_log_consumer
 
 WINDOW_FRAMES = 1024
@@ -41,6 +42,8 @@ INDEXED_FRAMES = 1 << 17
 """Maximum size of the window; when it is reached, the older half is dropped."""
 UNACKNOWLEDGED_BYTES = 64 << 20
 """Size of unacknowledged frames above which `append_later` waits."""
+KEPT_BYTES = 4 << 20
+"""What is sent while more is unacknowledged is not kept for its followers in this process: they read it from Kafka."""
 BATCH_BYTES = 256 << 10
 """The size of a request to Kafka: records that wait for an earlier request go together."""
 GATHER_S, SOURCE_GATHER_S = 0.1, 0.02
@@ -101,9 +104,12 @@ class LogPlaces(Protocol):
 class SiteClients:
     """The clients with which one process reads and writes the logs of one site, and writes q.out; created on first use."""
 
-    def __init__(self, cluster: Cluster, load: LoadDegree = lambda: 0) -> None:
-        """load: of the process; while it is loaded, what logs append is gathered."""
+    def __init__(self, cluster: Cluster, load: LoadDegree = lambda: 0, local: LocalLogs | None = None) -> None:
+        """load: of the process; while it is loaded, what logs append is gathered. local: hands what is written to those who
+        read it in this process; None: nobody does."""
         self._cluster = cluster
+        self.local = local or LocalLogs()
+        """Takes what Kafka has confirmed."""
         self._load = load
         self._reading = threading.RLock()
         self.making = threading.RLock()
@@ -210,6 +216,8 @@ class LogClients:
     def __init__(self, clusters: Mapping[str, Cluster], load: LoadDegree = lambda: 0) -> None:
         """load: as for `SiteClients`."""
         self._clusters = clusters
+        self.local = {site: LocalLogs() for site in clusters}
+        """By site: hand what is written to those who read it in this process."""
         self._load = load
         self._lock = threading.Lock()
         self._shared: dict[str, SiteClients] = {}
@@ -252,7 +260,7 @@ class LogClients:
         return self._shared[site]
 
     def _make(self, site: str) -> SiteClients:
-        return SiteClients(self._clusters[site], self._load)
+        return SiteClients(self._clusters[site], self._load, self.local[site])
 
 
 class GatheredLogs:
@@ -303,15 +311,6 @@ class GatheredLogs:
             return [] if self._is_closed else waiting
 
 
-@dataclass(frozen=True, slots=True)
-class _Unsent:
-    """A record that has its place in the log, and is not given to the producer yet."""
-
-    value: bytes
-    headers: list[tuple[str, bytes]]
-    offset: int
-
-
 @dataclass(slots=True)
 class _Window:
     """The newest frames of a log."""
@@ -350,11 +349,11 @@ class KafkaLog:
         self._lock = threading.RLock()
         self._flow = threading.Condition()
         self._unacknowledged = self._unacknowledged_bytes = 0
-        self._unsent: list[_Unsent] = []
+        self._unsent: list[WrittenRecord] = []
         self._is_gathering = False
         """Whether what the process appends while it is loaded waits with what is unsent."""
         self._is_prompt = False
-        self._is_fenced = False
+        self._is_fenced = self._is_closed = False
         self._window_frames = window_frames
         self._read_window: _Window | None = None
         self._history_us = history_us
@@ -460,7 +459,7 @@ class KafkaLog:
                     self._unacknowledged += 1
                     self._unacknowledged_bytes += len(value) + RECORD_BYTES
                 offset = window.add(frame, len(value))
-                self._unsent.append(_Unsent(value, headers, offset))
+                self._unsent.append(WrittenRecord(value, headers, offset))
             if gather_s is None:
                 self._send()
             elif not self._is_gathering:
@@ -515,8 +514,12 @@ class KafkaLog:
         it gets it."""
         unsent, self._unsent, self._is_gathering = self._unsent, [], False
         place = self._partition.place
+        kept = unsent if self._unacknowledged_bytes < KEPT_BYTES and self._site.local.is_followed(place) else ()
         for record in unsent:
             future = self._producer.send(place.topic, record.value, headers=record.headers, partition=place.partition)
+            if record is unsent[-1]:
+                # Before it is counted: what is sent next, by another producer perhaps, must not be handed on before it.
+                future.add_callback(self._hand_on, kept, record.offset)
             # Add the callbacks last: if the acknowledgement is there already, it is counted at once.
             future.add_callback(self._acknowledge, record.offset, len(record.value) + RECORD_BYTES)
             future.add_errback(self._fail)
@@ -571,17 +574,31 @@ class KafkaLog:
         with self._flow:
             if found_other_writer:
                 self._is_fenced = True
+            had_room = self._unacknowledged_bytes < UNACKNOWLEDGED_BYTES
             if self._may_write:
                 self._unacknowledged -= 1
                 self._unacknowledged_bytes -= size
-            self._flow.notify_all()
+            if self._unacknowledged == 0 or not had_room or not self._may_write:
+                self._flow.notify_all()  # nobody waits for anything else
         if found_other_writer:
             self.on_fenced()
+
+    def _hand_on(self, kept: Sequence[WrittenRecord], expected: int, record: Any) -> None:
+        """Kafka has what was sent at one time, up to an offset: hand it to those who read it in this process."""
+        if self._may_write and not self._is_closed and record.offset in (expected, -1):
+            self._site.local.confirm(self, self._partition.place, kept, expected + 1)
+        else:
+            self._site.local.end(self, self._partition.place)
 
     def _fail(self, error: Exception) -> None:
         with self._flow:
             self._site.refuse(AppendRefusedError(self.id, self._partition.place.topic, error))
             self._flow.notify_all()
+
+    def close(self) -> None:
+        """Hand on nothing more of what is written. Call when nothing more is appended."""
+        self._is_closed = True
+        self._site.local.end(self, self._partition.place)
 
     # Reading
 
@@ -748,6 +765,8 @@ class KafkaLogStore:
         return sorted(self._places.log_ids())
 
     def close(self) -> None:
+        for log in self._logs.values():
+            log.close()
         self._logs.clear()
         with suppress(KafkaError):
             self._clients.give_back(self._sites.values())

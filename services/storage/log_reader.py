@@ -38,6 +38,7 @@ from formats.frame_records import incarnation_of, is_control
 from logs.log import TrimmedError
 from reconcile.events import Frames, Read, ReadDone, Tail
 from services.kafka.clusters import Cluster, log_retry
+from services.storage.local_logs import LocalLogs, Written
 from services.storage.log_consumers import LogConsumers
 from services.storage.log_partition import Fence, LogPartition, LogRecord, make_log_consumer
 from services.storage.shared_reader import FEW_RECORDS, MANY_RECORDS, CalmReaders, LogFetch
@@ -113,11 +114,13 @@ class LogPath:
     """Read those of them that are calm."""
     consumers: LogConsumers
     """Read each of the others."""
+    local: LocalLogs
+    """Hand on those that this process writes itself."""
 
     @staticmethod
-    def to(cluster: Cluster) -> LogPath:
-        """The path to the logs of a site."""
-        return LogPath(cluster, CalmReaders(cluster), LogConsumers(cluster))
+    def to(cluster: Cluster, local: LocalLogs | None = None) -> LogPath:
+        """The path to the logs of a site. local: of those who write them in this process; None if nobody does."""
+        return LogPath(cluster, CalmReaders(cluster), LogConsumers(cluster), local or LocalLogs())
 
     def close(self) -> None:
         self.calm.close()
@@ -307,7 +310,8 @@ class _WaitingFrames:
 
 
 class _LogFollower(_Worker):
-    """Follows one log: in a thread of its own, or as a member of the shared reader. What it has taken is guarded by `_flow`."""
+    """Follows one log: in a thread of its own, or as a member of the shared reader or of those who are handed what this process
+    writes. What it has taken is guarded by `_flow`."""
 
     def __init__(
         self,
@@ -323,6 +327,7 @@ class _LogFollower(_Worker):
         self._consumers = path.consumers
         self._on_begun = on_begun
         self._shared = path.calm.choose(gather_us())
+        self._local = path.local
         self._gather_us = gather_us
         self._log = log
         self._topic = topic
@@ -336,16 +341,21 @@ class _LogFollower(_Worker):
         self._is_outstanding = False
         self._has_joined = False
         self._is_shared = False
+        self._is_local = False
         self.has_begun = False
+        self._local.expect(self._place)
         self.start()
 
     # The reader's side
 
     def stop(self) -> None:
         with self._flow:
+            if self.stopping.is_set():
+                return
             super().stop()
             self._flow.notify_all()
         self._shared.leave(self, self._place)
+        self._local.leave(self, self._place)
 
     def taken(self) -> None:
         with self._flow:
@@ -372,27 +382,43 @@ class _LogFollower(_Worker):
 
     def take_shared(self, fetched: LogFetch) -> bool:
         with self._flow:
-            # A fetch may have begun before the reader let the follower read alone.
-            if self.stopping.is_set() or not self._has_joined:
-                return False
-            is_calm = len(fetched.records) < MANY_RECORDS
-            self._end = max(self._end, fetched.end)
-            try:
-                for entry, frame in fetched.frames:
-                    if entry.offset > self.position:
-                        raise CorruptError(f"offset {self.position} is missing")
-                    self._add(entry, frame, self._admitted)
-            except CorruptError:
-                is_calm = False  # its own thread finds the damage again, and reports it
-            self._hand_over_waiting()
-            if not is_calm or self._waiting.is_full:
+            # A fetch may have begun before the reader let the follower read alone, or before it was handed what comes.
+            if self._is_local:
+                return True
+            if self.stopping.is_set() or not self._has_joined or not self._take_fetched(fetched):
                 return False
             self._is_shared = True
+            if self._join_local():
+                self._shared.leave(self, self._place)
             return True
+
+    def take_written(self, written: Written) -> bool:
+        with self._flow:
+            return self._is_local and not self.stopping.is_set() and self._take_fetched(written)
+
+    def _take_fetched(self, fetched: LogFetch | Written) -> bool:
+        """Take frames; returns whether few enough come."""
+        is_calm = len(fetched.records) < MANY_RECORDS
+        self._end = max(self._end, fetched.end)
+        try:
+            for entry, frame in fetched.frames:
+                if entry.offset > self.position:
+                    raise CorruptError(f"offset {self.position} is missing")
+                self._add(entry, frame, self._admitted)
+        except CorruptError:
+            is_calm = False  # its own thread finds the damage again, and reports it
+        self._hand_over_waiting()
+        return is_calm and not self._waiting.is_full
+
+    def _join_local(self) -> bool:
+        """Be handed what this process writes to the log, if it does and all of it was read. Call with `_flow`."""
+        if not self.stopping.is_set() and self._local.join(self, self._place):
+            self._has_joined = self._is_shared = self._is_local = True
+        return self._is_local
 
     def read_alone(self) -> None:
         with self._flow:
-            self._has_joined = False
+            self._has_joined = self._is_local = False
             # While both read, the thread of its own still runs.
             if self._is_shared and not self.stopping.is_set():
                 self._is_shared = False
@@ -471,8 +497,15 @@ class _LogFollower(_Worker):
             if len(records) > FEW_RECORDS:
                 calm_since = now
             elif not self._has_joined and now - calm_since >= self._shared.calm_s:
-                self._has_joined = True
-                self._shared.join(self, self._place)
+                self._share()
+
+    def _share(self) -> None:
+        """Let others read the log for it: who writes it in this process, or who reads all calm logs."""
+        with self._flow:
+            if self._join_local():
+                return
+            self._has_joined = True
+        self._shared.join(self, self._place)
 
     def _take(
         self, partition: LogPartition, records: Sequence[LogRecord], admitted: Callable[[LogRecord, Frame], bool]

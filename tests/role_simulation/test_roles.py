@@ -25,16 +25,17 @@ CAUGHT_AT: dict[str, int] = {
     "out_place_is_ignored": 2,
     "stable_begins_at_the_end_of_out": 2,
     "stable_end_is_not_read": 2,
-    "stable_outside_its_transaction": 248,
+    "stable_outside_its_transaction": 577,
     "stable_before_out": 0,
 }
 """A seed that shows each mutant."""
 
 CAUGHT_JOINED_AT: dict[str, int] = {
+    "local_readers_outlive_their_writer": 30,
     "placement_keeps_the_dead": 2,
     "replicas_share_a_worker": 66,
 }
-"""The same of the placement, where workers have joined their sites."""
+"""The same where workers have joined their sites, and roles move."""
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -20,7 +20,8 @@ from formats.frame_records import encode_record
 from reconcile.events import Frames, Read, ReadDone, Tail
 from services.stack.servers import KafkaServer
 from services.storage import log_reader
-from services.storage.kafka_log import KafkaLog, KafkaLogStore
+from services.storage.kafka_log import KafkaLog, KafkaLogStore, LogClients
+from services.storage.local_logs import LocalLogs
 from services.storage.log_consumers import LogConsumers
 from services.storage.log_partition import make_log_consumer
 from services.storage.log_reader import EVENT_FRAMES, LogGap, LogPath, LogReader, ReaderFailure, UnreadableRecord
@@ -72,7 +73,7 @@ def inbox(topic: Topic, calm_s: float) -> Iterator[Inbox]:
 
 
 def path_of(topic: Topic, shared: CalmReaders) -> LogPath:
-    return LogPath(topic.cluster, shared, LogConsumers(topic.cluster))
+    return LogPath(topic.cluster, shared, LogConsumers(topic.cluster), LocalLogs())
 
 
 @contextmanager
@@ -444,6 +445,72 @@ def test_what_comes_to_a_log_may_wait_as_long_as_its_reader_says_at_that_moment(
             assert member.gather_us == gather_us
             gather_us = 0
             assert member.gather_us == usual_us
+
+
+@contextmanager
+def reading_locally(topic: Topic) -> Iterator[tuple[Inbox, KafkaLogStore]]:
+    """An inbox with its reader, and who writes in the same process."""
+    inbox, clients = Inbox(), LogClients({topic.cluster.site: topic.cluster})
+    with closing(CalmReaders(topic.cluster, 0.0)) as shared, closing(clients), closing(inbox):
+        path = LogPath(topic.cluster, shared, LogConsumers(topic.cluster), clients.local[topic.cluster.site])
+        inbox.reader = LogReader(path, topic, inbox.events.put, TAIL_US)
+        with closing(KafkaLogStore({topic.cluster.site: topic.cluster}, topic, clients=clients)) as store:
+            yield inbox, store
+
+
+def is_local(inbox: Inbox) -> bool:
+    assert inbox.reader is not None
+    return inbox.reader._follows[ONE]._is_local
+
+
+def write_until(holds: Callable[[], bool], log: KafkaLog, inbox: Inbox, first: int) -> int:
+    """Append boundaries, each after the one before is taken, until something holds; returns the number of the next one."""
+    for n in count(first):
+        if holds():
+            return n
+        log.append(boundary(n))
+        assert inbox.frames(1, log.id) == [(n, boundary(n))]
+    raise AssertionError
+
+
+def test_what_this_process_writes_is_handed_to_its_readers_without_a_fetch(topic: Topic) -> None:
+    with reading_locally(topic) as (inbox, store):
+        log = store.open(ONE)
+        follow(inbox, ONE, -1)
+        end = write_until(lambda: is_local(inbox), log, inbox, 0)
+        assert inbox.reader is not None and not inbox.reader._path.calm.choose(0)._members, "nobody fetches it"
+        log.append_later(data(0, 3), boundary(3))
+        event = inbox.next(Frames)
+        assert event == Frames(ONE, ((end, data(0, 3)), (end + 1, boundary(3))), end + 2), "all of one append come at once"
+        inbox.reader.taken(ONE)
+        # Much at a time, which the reader does not take: it reads on alone, misses nothing, and is handed what comes later.
+        log.append_later(*[boundary(n) for n in range(3 * MANY_RECORDS)])
+        wait_until(lambda: not is_local(inbox))
+        first = end + 2
+        found = inbox.frames(3 * MANY_RECORDS, ONE)
+        assert found == [(first + n, boundary(n)) for n in range(3 * MANY_RECORDS)]
+        write_until(lambda: is_local(inbox), log, inbox, first + 3 * MANY_RECORDS)
+
+
+def test_readers_in_the_process_read_kafka_when_their_writer_ends_or_another_one_writes_too(topic: Topic) -> None:
+    with reading_locally(topic) as (inbox, store):
+        log = store.open(ONE)
+        follow(inbox, ONE, -1)
+        end = write_until(lambda: is_local(inbox), log, inbox, 0)
+        topic.put_frames([boundary(end)])
+        log.append_later(boundary(end + 1))
+        wait_until(lambda: log.fenced)
+        assert inbox.frames(2, ONE) == [(end, boundary(end)), (end + 1, boundary(end + 1))]
+        assert not is_local(inbox)
+    with reading_locally(topic) as (inbox, store):
+        log, end = store.open(ONE), end + 2
+        follow(inbox, ONE, -1)
+        inbox.frames(end, ONE)
+        end = write_until(lambda: is_local(inbox), log, inbox, end)
+        log.close()
+        assert not is_local(inbox)
+        topic.put_frames([boundary(end)])
+        assert inbox.frames(1, ONE) == [(end, boundary(end))]
 
 
 def test_an_error_of_a_shared_log_lets_all_read_alone(topic: Topic) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from kafka import TopicPartition
 from kafka.errors import IllegalStateError, KafkaTimeoutError, OutOfOrderSequenceNumberError
+from kafka.future import Future
 from kafka.producer.future import FutureRecordMetadata
 from kafka.producer.record_accumulator import RecordAccumulator
 
@@ -21,7 +22,8 @@ from boreal.model import codec
 from boreal.model.frames import Boundary, Data, LogId, Origin
 from services.kafka.clusters import Cluster
 from services.storage import kafka_log as kafka_module
-from services.storage.kafka_log import FEW_BYTES, AppendRefusedError, GatheredLogs, KafkaLog, SiteClients
+from services.storage.kafka_log import FEW_BYTES, KEPT_BYTES, AppendRefusedError, GatheredLogs, KafkaLog, SiteClients
+from services.storage.local_logs import Written
 from tests.waiting import start_until_it_waits, wait
 
 LIMIT = 2 << 20
@@ -164,6 +166,89 @@ def test_a_boundary_that_follows_rows_goes_with_them(calm: Calm) -> None:
     log._acknowledge(1, 0, SimpleNamespace(offset=1))
     log.append_later(CALM)
     assert (len(kafka.sent), waiting) == (2, [log])
+
+
+class Confirming(Kafka):
+    """A producer that confirms a record when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.futures: list[Future] = []
+
+    def send(self, topic: str, value: bytes, headers: list[Any], partition: int) -> FutureRecordMetadata:
+        self.futures.append(Future())
+        return cast(FutureRecordMetadata, self.futures[-1])
+
+    def confirm(self, number: int, offset: int) -> None:
+        """Kafka has a record at an offset."""
+        self.futures[number].success(SimpleNamespace(offset=offset))
+
+
+class LocalReader:
+    """Follows a log in the process that writes it."""
+
+    position = 0
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+        self.is_alone = False
+
+    def take_written(self, written: Written) -> bool:
+        self.taken += [record.offset for record, _ in written.frames]
+        return True
+
+    def read_alone(self) -> None:
+        self.is_alone = True
+
+
+Followed = tuple[Confirming, KafkaLog, LocalReader]
+
+
+@pytest.fixture
+def followed() -> Followed:
+    """A log that is written and read in this process."""
+    kafka, reader = Confirming(), LocalReader()
+    site = SiteClients(cast(Cluster, kafka))
+    log, place = KafkaLog(LogId("out", "r0", 0), "out", site), TopicPartition("out", 0)
+    site.local.expect(place)
+    site.local.confirm(log, place, (), 0)
+    assert site.local.join(reader, place)
+    return kafka, log, reader
+
+
+def test_frames_are_handed_to_readers_in_the_process_all_of_one_append_when_kafka_has_the_last(
+    followed: Followed,
+) -> None:
+    kafka, log, reader = followed
+    log.append_later(ROWS, BUSY)
+    log.append_later(BUSY)
+    kafka.confirm(0, 0)
+    assert reader.taken == []
+    kafka.confirm(1, 1)
+    assert reader.taken == [0, 1]
+    kafka.confirm(2, 2)
+    assert (reader.taken, reader.is_alone, log.unacknowledged) == ([0, 1, 2], False, 0)
+
+
+def test_what_is_sent_behind_much_is_left_to_be_read_from_kafka(followed: Followed) -> None:
+    """Else a cut would hold it in memory twice."""
+    kafka, log, reader = followed
+    log._unacknowledged_bytes = KEPT_BYTES
+    log.append_later(BUSY)
+    kafka.confirm(0, 0)
+    assert (reader.taken, reader.is_alone) == ([], True)
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_nothing_is_handed_on_of_a_log_that_is_closed_or_has_another_writer(
+    followed: Followed, is_closed: bool
+) -> None:
+    kafka, log, reader = followed
+    log.append_later(BUSY)
+    if is_closed:
+        log.close()
+    kafka.confirm(0, offset=0 if is_closed else 1)
+    assert (reader.taken, reader.is_alone) == ([], True)
 
 
 def test_a_log_whose_topic_is_gone_holds_up_no_other(calm: Calm) -> None:
