@@ -136,18 +136,19 @@ def stable_outside_its_transaction(patch: Patch) -> None:
     class Unfenced:
         """A producer whose transactions are none."""
 
-        def __init__(self, producer: Any, fenced: Any) -> None:
+        def __init__(self, producer: Any) -> None:
             self.send = producer.send
             self.commit_transaction = producer.flush
             self.close, self._sender = producer.close, producer._sender
-            close_producer(fenced, 0)
 
         def begin_transaction(self) -> None: ...
 
     def make(original: Callable[..., None]) -> Callable[..., None]:
         def commit(self: StableTopic, rows: Any, values: Any) -> None:
             if not isinstance(self._producer, Unfenced):
-                self._producer = Unfenced(self._cluster.make_producer(), self._producer)
+                unfenced = Unfenced(self._cluster.make_producer())
+                close_producer(self._producer, 0)
+                self._producer = unfenced
             original(self, rows, values)
 
         return commit
