@@ -229,15 +229,11 @@ class RoleWorld:
 
     def end_roles(self) -> dict[str, list[str]]:
         """End the roles of all workers. Returns, by worker, the names of the threads that run on."""
-        for program in self.programs:
-            if program.role_threads is not None:
-                self.scheduler.start(program.process, "the end", program.role_threads.end_all)
+        hosts = [(program, program.role_threads) for program in self.programs if program.role_threads is not None]
+        for program, roles in hosts:
+            self.scheduler.start(program.process, "the end", roles.end_all)
         self.run(self.scheduler.now_us + ENDED_US)
-        return {
-            program.name: [thread.name for thread in program.process.threads]
-            for program in self.programs
-            if program.role_threads is not None
-        }
+        return {program.name: [thread.name for thread in program.process.threads] for program, _ in hosts}
 
     def end(self) -> None:
         """Leave no thread behind."""

@@ -51,7 +51,7 @@ FEW_ROWS = 1_024
 """So few rows may always leave tentatively again, because their cost does not matter."""
 
 OUTWEIGHED = 4
-"""Early answers are corrected as soon as S allows it once so many times more rows have come: those would leave early, too."""
+"""Early answers are corrected as soon as S allows it once all rows since the mark are more than so many times theirs."""
 
 NOTED_POSITIONS = 512
 """The number of positions of the live view for which SUnion remembers when they were reached."""

@@ -29,6 +29,11 @@ NO_HURRY_MS = 1_000
 """`gather_ms` for readers that only need acknowledgements and trims: many messages per second arrive in two batches."""
 
 
+def gather_ms(least_ms: int, rest_us: int) -> int:
+    """How long messages may wait for others, where rows gather for so long: for half of that, since no row waits for them."""
+    return max(least_ms, rest_us // 2_000)
+
+
 class ControlPlane:
     """One process's access to a query's control topics. Unreachable sites are silent: `send` and the readers never raise."""
 

@@ -28,7 +28,7 @@ from services.hosting.order_channel import OrderChannel
 from services.hosting.process import EXIT_FENCED, ExitRequest, StatusPublisher, StopSignal, now_us
 from services.hosting.traces import tells_corrections
 from services.hosting.trimmer import Trimmer
-from services.kafka.control import GATHER_MS, ControlPlane
+from services.kafka.control import GATHER_MS, ControlPlane, gather_ms
 from services.kafka.dead_letters import BrokenFrames
 from services.kafka.topics import control_topic
 from services.storage.kafka_log import KafkaLog, KafkaLogStore
@@ -131,8 +131,8 @@ class NodeProcess:
         return status
 
     def _gather_ms(self) -> int:
-        """How long messages may wait for others: for half of the time for which rows gather, since no row waits for them."""
-        return max(GATHER_MS, min((host.instance.rest_us for host in self.hosts.values()), default=0) // 2_000)
+        """How long messages may wait for others: as long as all instances allow."""
+        return gather_ms(GATHER_MS, min((host.instance.rest_us for host in self.hosts.values()), default=0))
 
     def _fail(self, problem: str) -> None:
         """Remember why the process is about to end; the first of several reasons counts."""

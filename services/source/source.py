@@ -29,7 +29,7 @@ from services.hosting.connections import Connections
 from services.hosting.process import StatusPublisher, StopSignal
 from services.hosting.registry import Registry
 from services.hosting.trimmer import Trimmer
-from services.kafka.control import NO_HURRY_MS, WAKE_MS, ControlPlane
+from services.kafka.control import NO_HURRY_MS, WAKE_MS, ControlPlane, gather_ms
 from services.kafka.topics import control_topic
 from services.source.incarnation import SourceIncarnation, SourceInputs
 from services.source.letters import Letters
@@ -114,8 +114,8 @@ class SourceProcess:
             control = ControlPlane(self.connections.controls, control_topic(plan.query), self.name, self.site)
             stack.enter_context(closing(control))
             take_items = partial(self._take_items, incarnation, trimmer)
-            gather_ms = WAKE_MS if plan.calm_pause_us else NO_HURRY_MS
-            control.listen(take_items, lambda: max(gather_ms, incarnation.rest_us // 2_000))
+            least_ms = WAKE_MS if plan.calm_pause_us else NO_HURRY_MS
+            control.listen(take_items, lambda: gather_ms(least_ms, incarnation.rest_us))
             take_change = partial(self._take_change, incarnation, status.now)
             self.connections.watch.add(take_change)
             stack.callback(self.connections.watch.remove, take_change)

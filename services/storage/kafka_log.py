@@ -33,8 +33,8 @@ from logs.restart import holds
 from services.kafka.clusters import RECORD_BYTES, Cluster, close_producer, knows_topic, silence_producer
 from services.kafka.load import LoadDegree
 from services.kafka.row_producers import KafkaPythonRows, RowProducer
-from services.storage.local_logs import LocalLogs, WrittenRecord
-from services.storage.log_partition import LogPartition, make_log_consumer
+from services.storage.local_logs import LocalLogs
+from services.storage.log_partition import LogPartition, WrittenRecord, make_log_consumer
 
 WINDOW_FRAMES = 1024
 """Minimum size of the window at the end of a log."""

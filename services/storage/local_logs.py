@@ -21,25 +21,11 @@ from typing import Protocol
 
 from kafka import TopicPartition
 
-from boreal.model import codec
 from boreal.model.frames import Frame
 from boreal.model.lazy import lazy
-from formats.frame_records import Headers, incarnation_of, next_id_of
-from services.storage.log_partition import LogRecord
+from services.storage.log_partition import LogRecord, WrittenRecord, frames_of
 
 _logger = logging.getLogger("boreal.follow")
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenRecord:
-    """A record that has its place in a log."""
-
-    value: bytes
-    """The encoded frame."""
-    headers: Headers
-    """See `formats.frame_records`."""
-    offset: int
-    """Offset in the partition."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +40,7 @@ class Written:
     @lazy
     def frames(self) -> list[tuple[LogRecord, Frame]]:
         """The records, each with its frame: decoded once for all instances that read the log."""
-        return [(_log_record(each), codec.decode(each.value)) for each in self.records]
+        return frames_of(self.records)
 
 
 class LocalMember(Protocol):
@@ -171,7 +157,3 @@ class LocalLogs:
             log = self._logs.get(place)
             if log is not None:
                 log.members = tuple(other for other in log.members if other is not member)
-
-
-def _log_record(record: WrittenRecord) -> LogRecord:
-    return LogRecord(record.offset, record.value, next_id_of(record.headers), incarnation_of(record.headers))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from boreal.model import codec
 from boreal.model.codec import DataHead
 from boreal.model.errors import CorruptError, ProtocolError
 from boreal.model.frames import Frame, LogId, Start
-from formats.frame_records import incarnation_of, next_id_of
+from formats.frame_records import Headers, incarnation_of, next_id_of
 from logs.index import Index
 from logs.log import TrimmedError
 from services.kafka.clusters import Cluster
@@ -54,6 +54,18 @@ class LogRecord:
     """The incarnation of the log's last START up to this record."""
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenRecord:
+    """A record that has its place in a log."""
+
+    value: bytes
+    """The encoded frame."""
+    headers: Headers
+    """See `formats.frame_records`."""
+    offset: int
+    """Offset in the partition."""
+
+
 class Fence:
     """Recognises the frames of dead incarnations (R25), from any offset where the reading began."""
 
@@ -68,9 +80,14 @@ class Fence:
         return incarnation == self._incarnation and not (isinstance(frame, Start) and incarnation == last)
 
 
-def log_record(record: ConsumerRecord) -> LogRecord:
-    """The record of a log that a consumer has read. CorruptError if its headers are damaged."""
+def log_record(record: ConsumerRecord | WrittenRecord) -> LogRecord:
+    """A record of a log, as a consumer has read it or this process has written it. CorruptError if its headers are damaged."""
     return LogRecord(record.offset, record.value or b"", next_id_of(record.headers), incarnation_of(record.headers))
+
+
+def frames_of(records: Sequence[ConsumerRecord | WrittenRecord]) -> list[tuple[LogRecord, Frame]]:
+    """Records of a log, each with its frame. CorruptError if one of them is damaged."""
+    return [(entry, codec.decode(entry.value)) for entry in map(log_record, records)]
 
 
 def make_log_consumer(cluster: Cluster, **options: Any) -> KafkaConsumer:

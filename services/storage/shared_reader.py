@@ -28,11 +28,10 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError
 
-from boreal.model import codec
 from boreal.model.frames import Frame
 from boreal.model.lazy import lazy
 from services.kafka.clusters import Cluster, log_retry
-from services.storage.log_partition import FetchSize, LogRecord, log_record, make_log_consumer
+from services.storage.log_partition import FetchSize, LogRecord, frames_of, make_log_consumer
 
 CALM_S = 0.5
 """How long few records must have come before a log is shared."""
@@ -67,7 +66,7 @@ class LogFetch:
     def frames(self) -> list[tuple[LogRecord, Frame]]:
         """The records of a log of ours, each with its frame: decoded once for all instances that read the log. CorruptError if
         one of them is damaged."""
-        return [(entry, codec.decode(entry.value)) for entry in map(log_record, self.records)]
+        return frames_of(self.records)
 
 
 class Member(Protocol):

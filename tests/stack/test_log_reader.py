@@ -72,8 +72,8 @@ def inbox(topic: Topic, calm_s: float) -> Iterator[Inbox]:
         yield opened
 
 
-def path_of(topic: Topic, shared: CalmReaders) -> LogPath:
-    return LogPath(topic.cluster, shared, LogConsumers(topic.cluster), LocalLogs())
+def path_of(topic: Topic, shared: CalmReaders, local: LocalLogs | None = None) -> LogPath:
+    return LogPath(topic.cluster, shared, LogConsumers(topic.cluster), local or LocalLogs())
 
 
 @contextmanager
@@ -388,15 +388,19 @@ def is_shared(inbox: Inbox, log: LogId) -> bool:
     return inbox.reader._follows[log]._is_shared
 
 
-def write_until_shared(log: KafkaLog, inbox: Inbox, first: int) -> int:
-    """Append boundaries, each after the one before is taken, until the log is shared; returns the number of the next one. The
-    shared reader takes over with a record that it has read."""
+def write_until(holds: Callable[[], bool], log: KafkaLog, inbox: Inbox, first: int) -> int:
+    """Append boundaries, each after the one before is taken, until something holds; returns the number of the next one."""
     for n in count(first):
-        if is_shared(inbox, log.id):
+        if holds():
             return n
         log.append(boundary(n))
         assert inbox.frames(1, log.id) == [(n, boundary(n))]
     raise AssertionError
+
+
+def write_until_shared(log: KafkaLog, inbox: Inbox, first: int) -> int:
+    """As `write_until` the log is shared. The shared reader takes over with a record that it has read."""
+    return write_until(lambda: is_shared(inbox, log.id), log, inbox, first)
 
 
 @pytest.mark.parametrize("calm_s", [0.0])
@@ -452,7 +456,7 @@ def reading_locally(topic: Topic) -> Iterator[tuple[Inbox, KafkaLogStore]]:
     """An inbox with its reader, and who writes in the same process."""
     inbox, clients = Inbox(), LogClients({topic.cluster.site: topic.cluster})
     with closing(CalmReaders(topic.cluster, 0.0)) as shared, closing(clients), closing(inbox):
-        path = LogPath(topic.cluster, shared, LogConsumers(topic.cluster), clients.local[topic.cluster.site])
+        path = path_of(topic, shared, clients.local[topic.cluster.site])
         inbox.reader = LogReader(path, topic, inbox.events.put, TAIL_US)
         with closing(KafkaLogStore({topic.cluster.site: topic.cluster}, topic, clients=clients)) as store:
             yield inbox, store
@@ -461,16 +465,6 @@ def reading_locally(topic: Topic) -> Iterator[tuple[Inbox, KafkaLogStore]]:
 def is_local(inbox: Inbox) -> bool:
     assert inbox.reader is not None
     return inbox.reader._follows[ONE]._is_local
-
-
-def write_until(holds: Callable[[], bool], log: KafkaLog, inbox: Inbox, first: int) -> int:
-    """Append boundaries, each after the one before is taken, until something holds; returns the number of the next one."""
-    for n in count(first):
-        if holds():
-            return n
-        log.append(boundary(n))
-        assert inbox.frames(1, log.id) == [(n, boundary(n))]
-    raise AssertionError
 
 
 def test_what_this_process_writes_is_handed_to_its_readers_without_a_fetch(topic: Topic) -> None:

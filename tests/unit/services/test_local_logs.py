@@ -9,7 +9,8 @@ from kafka import TopicPartition
 
 from boreal.model.frames import Boundary, Origin
 from formats.frame_records import encode_record
-from services.storage.local_logs import LocalLogs, Written, WrittenRecord
+from services.storage.local_logs import LocalLogs, Written
+from services.storage.log_partition import WrittenRecord
 
 PLACE = TopicPartition("log", 0)
 WRITER, OTHER = object(), object()
