@@ -214,6 +214,15 @@ class StreamProgress:
         )
         return self._interval if is_waited_for else max(self._interval, min(EVIDENCE_US, self._idle // 4))
 
+    def to_ask(self, numbers: Iterable[int], interval_us: int, now: int) -> list[int]:
+        """The partitions whose ends are worth a question, where one is asked every `interval_us`. Only silence needs evidence:
+        one that had rows in this interval is not idle, and its own records say what it allows."""
+        return [number for number in numbers if self._policy == "clock" or not self._had_rows(number, now - interval_us)]
+
+    def _had_rows(self, number: int, since: int) -> bool:
+        watched = self._watched.get(number)
+        return watched is not None and watched.quiet_since is not None and watched.quiet_since > since
+
     def _of(self, partition: int, now: int) -> _PartitionProgress:
         return self._watched.setdefault(partition, _PartitionProgress(now))
 

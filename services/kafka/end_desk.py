@@ -37,7 +37,7 @@ class EndDesk:
         self._clock = clock
         self._lock = threading.Lock()
         self._consumer: KafkaConsumer | None = None
-        self._answered_at = 0
+        self._silent_since: int | None = None
         self._topics: Counter[str] = Counter()
         self._leaders: defaultdict[int, _Leader] = defaultdict(_Leader)
         self._refused: dict[str, int] = {}
@@ -49,7 +49,7 @@ class EndDesk:
         with self._lock:
             if self._consumer is None:
                 self._consumer = self._cluster.make_consumer(read_committed=True)
-                self._answered_at = self._clock()
+                self._silent_since = None
                 self._assign(self._consumer)
             return self._consumer
 
@@ -95,7 +95,7 @@ class EndDesk:
             answers: Mapping[Place, int] | None = None
             try:
                 answers = self._send(leader, step)
-                self._answered_at = self._clock()
+                self._silent_since = None
             except (KafkaError, OSError) as error:
                 log_retry(_logger, f"the ends of {sorted({topic for topic, _ in step.places})} cannot be read", error)
                 self._replace_stuck()
@@ -106,7 +106,9 @@ class EndDesk:
 
     def _replace_stuck(self) -> None:
         """Let the next question make another client, if no leader has answered this one for long."""
-        if self._clock() - self._answered_at >= STUCK_US:
+        now = self._clock()
+        self._silent_since = now if self._silent_since is None else self._silent_since
+        if now - self._silent_since >= STUCK_US:
             self.close()
 
     def _send(self, leader: int, request: EndRequest) -> dict[Place, int]:

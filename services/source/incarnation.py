@@ -353,8 +353,9 @@ class SourceIncarnation:
             # the same ticks serve this one too (services.kafka.end_desk).
             asked_at = max(min(self._next_evidence_us, now), self._changed_us) if self.box is None else now
             self._next_evidence_us = tick_after(now, interval_us)
+            numbers = self.intake.progress.to_ask(self.topic.assigned, interval_us, now)
             is_in_topic = self.box is None or self.box.is_empty
-            if is_in_topic and self.evidence.ask(self.topic.assigned, self.intake.ask(asked_at)):
+            if numbers and is_in_topic and self.evidence.ask(numbers, self.intake.ask(asked_at)):
                 self._changed_us = now_us()
 
     def _look_for_partitions(self) -> None:

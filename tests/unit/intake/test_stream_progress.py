@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -50,9 +51,10 @@ class Stage:
     def floor(self, partition: int, floor: int) -> None:
         self.partitions[partition] = replace(self.partitions.get(partition, PartitionPlace()), floor=floor)
 
-    def evidence(self) -> None:
+    def evidence(self, asked: Iterable[int] | None = None) -> None:
+        """The ends of these partitions, or of all, are read."""
         question = self.progress.ask(self.partitions, self.now)
-        for partition in self.assigned:
+        for partition in self.assigned if asked is None else asked:
             if partition not in self.unreachable:
                 self.progress.answer(partition, self.partitions.get(partition), question, self.now)
 
@@ -365,6 +367,44 @@ def test_evidence_is_looked_for_at_each_boundary_only_where_one_waits_for_it() -
     clock = Stage([0], boundary="clock")
     clock.until(10, {0: 0})
     assert clock.progress.evidence_interval_us(clock.partitions) == INTERVAL
+
+
+def test_partitions_that_bring_rows_are_not_asked_for_their_ends() -> None:
+    stage = Stage([0, 1])
+    stage.rows(0)
+    assert stage.progress.to_ask([0, 1], EVIDENCE_US, stage.now) == [0, 1], "these rows may be a backlog"
+    stage.until(5, {0: 0})
+    assert stage.progress.to_ask([0, 1], EVIDENCE_US, stage.now) == [1]
+    assert stage.progress.to_ask([0, 1], EVIDENCE_US, stage.now + EVIDENCE_US - 1) == [1]
+    assert stage.progress.to_ask([0, 1], EVIDENCE_US, stage.now + EVIDENCE_US) == [0, 1]
+    stage.progress.take(0, stage.now + EVIDENCE_US)
+    assert stage.progress.to_ask([0], EVIDENCE_US, stage.now + EVIDENCE_US) == [0], "records that are all refused"
+    clock = Stage([0], boundary="clock")
+    clock.until(5, {0: 0})
+    assert clock.progress.to_ask([0], EVIDENCE_US, clock.now) == [0], "its boundary follows evidence"
+
+
+@pytest.mark.parametrize("policy", ["data", "producer", "clock"])
+@pytest.mark.parametrize("seed", range(20))
+def test_ends_that_are_not_asked_for_change_no_boundary(policy: str, seed: int) -> None:
+    chance = random.Random(seed)
+    always, sparing = Stage([0, 1, 2], boundary=policy), Stage([0, 1, 2], boundary=policy)
+    chances = [chance.choice([0.0, 0.05, 0.5, 1.0]) for _ in always.assigned]
+    for _ in range(400):
+        if chance.random() < 0.03:
+            at = chance.randrange(3)
+            chances[at] = chance.choice([0.0, 0.05, 0.5, 1.0])
+            always.unreachable = sparing.unreachable = {chance.randrange(6)}
+        rows = [(number, chance.random()) for number, often in enumerate(chances) if chance.random() < often]
+        for stage in (always, sparing):
+            stage.seconds += EVIDENCE_US / SECOND
+            for number, delay in rows:
+                if number not in stage.unreachable:
+                    stage.rows(number, delay)
+        always.evidence()
+        sparing.evidence(sparing.progress.to_ask(sparing.assigned, EVIDENCE_US, sparing.now))
+        assert sparing.reach == always.reach
+        assert sparing.progress.idle_partitions == always.progress.idle_partitions
 
 
 def test_a_new_x_brings_another_interval() -> None:
