@@ -18,6 +18,7 @@ from boreal.model.frames import INFINITY, Boundary, Data, Frame, Ingest, RecDone
 from boreal.model.lazy import lazy
 from boreal.model.schema import TRACEPARENT, Schema
 from formats.json_text import (
+    Texts,
     by_run,
     column_texts,
     encode_json,
@@ -27,6 +28,7 @@ from formats.json_text import (
     milliseconds,
     moment,
     moments,
+    numbers,
     object_parts,
 )
 from sunion.buckets import bucket_floor
@@ -104,20 +106,20 @@ class RowRecords:
     _replica: str
 
     @lazy
-    def _times(self) -> pa.Array:
+    def _times(self) -> Texts:
         return moments(self.frame.batch.column(0))
 
     @lazy
-    def _columns(self) -> dict[str, pa.Array]:
+    def _columns(self) -> dict[str, Texts]:
         return column_texts(self._schema, self.frame.batch, self._times)
 
     @lazy
-    def data(self) -> pa.Array:
+    def data(self) -> Texts:
         """The user's rows as JSON, as in stable.jsonl."""
         return joined(object_parts(self._columns))
 
     @lazy
-    def keys(self) -> pa.Array | None:
+    def keys(self) -> Texts | None:
         """The keys of the rows as JSON; None if the output has no key."""
         return joined(key_parts(self._key, self._columns)) if self._key else None
 
@@ -130,10 +132,10 @@ class RowRecords:
         return found
 
     @lazy
-    def records(self) -> pa.Array:
+    def records(self) -> Texts:
         """The records as JSON, as in changes.jsonl."""
         frame = self.frame
-        seq = pa.array(np.arange(self._first_seq, self._first_seq + frame.batch.num_rows)).cast(pa.string())
+        seq = numbers(self._first_seq, frame.batch.num_rows)
         kind = "tentative" if frame.tentative else "stable"
         tail = {
             "emitted_ms": milliseconds(self._emitted_us),

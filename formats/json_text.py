@@ -1,4 +1,5 @@
-"""JSON texts of Arrow columns, one column at a time: a frame costs a few Arrow calls instead of a loop over its rows.
+"""JSON texts of Arrow columns, one column at a time: a frame costs a few Arrow calls instead of a loop over its rows. Those of
+few rows are made by Python (formats.few_texts), and are lists.
 
 All texts are ASCII. `object_parts` and `joined` combine them into rows.
 """
@@ -6,9 +7,9 @@ All texts are ASCII. `object_parts` and `joined` combine them into rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,21 +17,36 @@ import pyarrow.compute as pc
 
 from boreal.model.decimals import decimal_texts
 from boreal.model.schema import FIRST_TIME_US, LAST_TIME_US, TIME, WINDOW, Schema, Type
+from formats.few_texts import FEW_ROWS, few_joined, few_moments, few_shortened, few_texts
 
 encode_json = json.JSONEncoder(separators=(",", ":")).encode
 
+Texts: TypeAlias = pa.Array | list[str]
+"""A text for each row."""
 
-def column_texts(schema: Schema, batch: pa.RecordBatch, times: pa.Array | None = None) -> dict[str, pa.Array]:
+
+def column_texts(schema: Schema, batch: pa.RecordBatch, times: Texts | None = None) -> dict[str, Texts]:
     """JSON texts of the user's rows by column name: the time or the window's edges, then the attributes. times: `moments` of
     the first column, where they are known."""
+    edges: dict[str, Texts]
     if schema.windowed:
-        edges = {name: _json_texts(batch.column(name), Type.TIMESTAMP) for name in WINDOW}
+        edges = {name: _texts(batch.column(name), Type.TIMESTAMP) for name in WINDOW}
     else:
         edges = {TIME: _shortened(batch.column(TIME), moments(batch.column(TIME)) if times is None else times)}
-    return {**edges, **{name: _json_texts(batch.column(name), kind) for name, kind in schema.columns}}
+    return {**edges, **{name: _texts(batch.column(name), kind) for name, kind in schema.columns}}
 
 
-def key_parts(key: tuple[str, ...], columns: dict[str, pa.Array]) -> list[pa.Array | str]:
+def _texts(column: pa.Array, kind: Type) -> Texts:
+    if len(column) > FEW_ROWS:
+        return _json_texts(column, kind)
+    if kind is Type.TIMESTAMP and not column.null_count:
+        times_us = column.view(pa.int64())
+        return _shortened(times_us, moments(times_us))
+    found = few_texts(column, kind)
+    return listed(_json_texts(column, kind)) if found is None else found
+
+
+def key_parts(key: tuple[str, ...], columns: dict[str, Texts]) -> list[Texts | str]:
     """Parts for `joined`: a plain value for one key column, an object for several, null for none."""
     if not key:
         return ["null"]
@@ -39,21 +55,42 @@ def key_parts(key: tuple[str, ...], columns: dict[str, pa.Array]) -> list[pa.Arr
     return object_parts({name: columns[name] for name in key})
 
 
-def object_parts(columns: dict[str, pa.Array]) -> list[pa.Array | str]:
+def object_parts(columns: dict[str, Texts]) -> list[Texts | str]:
     """One JSON object per row, as parts for `joined`."""
-    parts: list[pa.Array | str] = []
+    parts: list[Texts | str] = []
     for place, (name, texts) in enumerate(columns.items()):
         parts += ["," if place else "{", f"{encode_json(name)}:", texts]
     return [*parts, "}"]
 
 
-def joined(parts: Iterable[pa.Array | str]) -> pa.Array:
-    """Concatenates the parts row by row; a plain text is repeated in every row."""
+def joined(parts: Sequence[Texts | str]) -> Texts:
+    """Concatenates the parts row by row; a plain text is repeated in every row. Those that are none are all lists, or none
+    is."""
+    if any(isinstance(part, list) for part in parts):
+        return few_joined(parts)
     return pc.binary_join_element_wise(*parts, "")
 
 
-def lines(texts: pa.Array) -> str:
-    """The texts of a string array, one per line, each with an end of line."""
+def encoded(texts: Texts) -> list[bytes]:
+    """The texts as bytes."""
+    if isinstance(texts, list):
+        return [text.encode("ascii") for text in texts]
+    found: list[bytes] = texts.view("binary").to_pylist()
+    return found
+
+
+def listed(texts: Texts) -> list[str]:
+    """The texts as a list."""
+    if isinstance(texts, list):
+        return texts
+    found: list[str] = texts.to_pylist()
+    return found
+
+
+def lines(texts: Texts) -> str:
+    """The texts, one per line, each with an end of line."""
+    if isinstance(texts, list):
+        return "".join([f"{text}\n" for text in texts])
     ended = pc.binary_join_element_wise(texts, "\n", "")
     # Arrow stores all texts of the array in one buffer.
     _, offsets, values = ended.buffers()
@@ -69,15 +106,33 @@ def by_value(column: pa.Array, text: Callable[[Any], str]) -> pa.Array:
     return pa.array([text(value) for value in distinct], pa.string()).take(encoded.indices)
 
 
-def by_run(values: np.ndarray, text: Callable[[Any], str]) -> pa.Array | str:
+def by_run(values: np.ndarray, text: Callable[[Any], str]) -> Texts | str:
     """As `by_value`, as a part for `joined`. values: one at least, and mostly all the same, which takes no call of Arrow's."""
     if values[0] == values[-1] and (values == values[0]).all():
         return text(values[0].item())
+    if len(values) <= FEW_ROWS:
+        known: dict[Any, str] = {}
+        return [known.get(value) or known.setdefault(value, text(value)) for value in values.tolist()]
     return by_value(pa.array(values), text)
 
 
-def moments(times_us: pa.Array) -> pa.Array:
-    """ISO 8601 in UTC with six fractional digits, so that the texts sort as the times do. times_us: int64 microseconds."""
+def numbers(first: int, count: int) -> Texts:
+    """The texts of consecutive numbers."""
+    if count <= FEW_ROWS:
+        return [str(number) for number in range(first, first + count)]
+    return pa.array(np.arange(first, first + count)).cast(pa.string())
+
+
+def moments(times_us: pa.Array) -> Texts:
+    """ISO 8601 in UTC with six fractional digits, so that the texts sort as the times do. times_us: int64 microseconds, without
+    nulls."""
+    if len(times_us) > FEW_ROWS:
+        return _moments(times_us)
+    found = few_moments(times_us.to_numpy().tolist())
+    return listed(_moments(times_us)) if found is None else found
+
+
+def _moments(times_us: pa.Array) -> pa.Array:
     if _may_hold(times_us, lambda times: times > LAST_TIME_US):
         # The bucket of the very last times ends after the year 9999; it gets the text of the last time.
         times_us = pc.min_element_wise(times_us, pa.scalar(LAST_TIME_US), skip_nulls=False)
@@ -88,7 +143,7 @@ def moments(times_us: pa.Array) -> pa.Array:
 def moment(time_us: int) -> str:
     """As `moments`, for one time in microseconds."""
     if time_us < FIRST_TIME_US:
-        return str(moments(pa.array([time_us], pa.int64()))[0])  # a bucket may begin before the year 1, which datetime lacks
+        return str(_moments(pa.array([time_us], pa.int64()))[0])  # a bucket may begin before the year 1, which datetime lacks
     since = timedelta(microseconds=min(time_us, LAST_TIME_US) - FIRST_TIME_US)
     return (datetime.min + since).isoformat(timespec="microseconds") + "Z"
 
@@ -128,11 +183,13 @@ def _bool_texts(column: pa.Array) -> pa.Array:
 def _timestamp_texts(column: pa.Array) -> pa.Array:
     """Quoted ISO 8601 in UTC, with six fractional digits if the fraction is not zero."""
     times_us = column.cast(pa.int64())
-    return _shortened(times_us, moments(times_us))
+    return _shortened(times_us, _moments(times_us))
 
 
-def _shortened(times_us: pa.Array, texts: pa.Array) -> pa.Array:
+def _shortened(times_us: pa.Array, texts: Texts) -> Texts:
     """The `moments` of times, in quotes, without a fraction that is zero."""
+    if isinstance(texts, list):
+        return few_shortened(texts)
     if _may_hold(times_us, lambda times: times % 1_000_000 == 0):
         whole = pc.equal(pc.utf8_slice_codeunits(texts, 19, 27), ".000000Z")
         texts = pc.if_else(whole, pc.utf8_replace_slice(texts, 19, 27, "Z"), texts)

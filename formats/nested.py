@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from boreal.query.columns import Path
+from formats.json_text import Texts
 
 
 def type_holding(leaves: Mapping[Path, pa.DataType]) -> pa.DataType | None:
@@ -62,14 +63,14 @@ def value_at(value: object, path: Path) -> object:
     return value
 
 
-def nested_parts(texts: Mapping[Path, pa.Array]) -> list[pa.Array | str]:
+def nested_parts(texts: Mapping[Path, Texts]) -> list[Texts | str]:
     """JSON that holds these texts of JSON values at their paths, one per row, as parts for `formats.json_text.joined`."""
     if () in texts:
         return [texts[()]]
-    inner: dict[str | int, dict[Path, pa.Array]] = {}
+    inner: dict[str | int, dict[Path, Texts]] = {}
     for path, column in texts.items():
         inner.setdefault(path[0], {})[path[1:]] = column
-    parts: list[pa.Array | str] = []
+    parts: list[Texts | str] = []
     if any(isinstance(step, int) for step in inner):
         for place in range(1 + max(step for step in inner if isinstance(step, int))):
             parts += ["," if place else "[", *(nested_parts(inner[place]) if place in inner else ["null"])]

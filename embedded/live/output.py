@@ -26,6 +26,7 @@ from deployment.delay_window import DelayWindow
 from embedded.live.lead import Lead, place_at
 from embedded.run_folder import write_whole
 from formats.changelog import Changelog, ChangelogPlace, ChangelogState, ControlRecord, RowRecords
+from formats.json_text import listed
 from logs.log import LogStore
 
 KEPT_RECORDS = 20_000
@@ -228,8 +229,8 @@ class Output:
         taken = self._changelog.take(frame, now, replica)
         if isinstance(taken, RowRecords):
             kind = "tentative" if taken.frame.tentative else "stable"
-            data = [None] * len(taken.records) if taken.frame.tentative else taken.data.to_pylist()
-            texts = zip(taken.records.to_pylist(), data, strict=True)
+            data = [None] * len(taken.records) if taken.frame.tentative else listed(taken.data)
+            texts = zip(listed(taken.records), data, strict=True)
             self.ring.add([RingRecord(first + place, kind, text, row) for place, (text, row) in enumerate(texts)])
         elif taken is not None:
             self.ring.add([RingRecord(first, taken.kind, taken.record, None)])

@@ -32,6 +32,7 @@ from formats.changelog import ControlRecord, RowRecords
 from formats.client_headers import ID, number
 from formats.debezium import DebeziumForm
 from formats.frame_records import Headers
+from formats.json_text import encoded
 from services.egress.tail import read_range, stable_rows
 from services.hosting.process import EXIT_FENCED, now_us
 from services.kafka.clusters import FORGET_AFTER_MS, RECORD_BYTES, Cluster, close_producer, silence_producer
@@ -105,8 +106,7 @@ class LatestTopic:
                 self._revoke()
             return
         assert given.keys is not None, "q.latest is for queries whose output has a key"
-        keys: list[bytes] = given.keys.view("binary").to_pylist()
-        data: list[bytes] = given.data.view("binary").to_pylist()
+        keys, data = encoded(given.keys), encoded(given.data)
         if given.frame.tentative:
             self._put_tentative(dict(zip(keys, data, strict=True)))
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from boreal.model.schema import TRACEPARENT
 from formats.changelog import Changelog, ControlRecord, RowRecords
 from formats.client_headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, VERSION, encode_anchor, encode_place, number
 from formats.frame_records import Headers
+from formats.json_text import encoded
 from logs.egress_restart import OutTail
 from services.egress.delays import RecentDelays
 from services.egress.latest import LatestTopic
@@ -198,8 +199,8 @@ class OutTopic:
 
     def _send_rows(self, rows: RowRecords, emitted_us: int) -> None:
         frame = rows.frame
-        records: list[bytes] = rows.records.view("binary").to_pylist()
-        keys: list[bytes | None] = rows.keys.view("binary").to_pylist() if rows.keys is not None else [None] * len(records)
+        records = encoded(rows.records)
+        keys: Sequence[bytes | None] = [None] * len(records) if rows.keys is None else encoded(rows.keys)
         stable: list[StableRow] = []
         traces = rows.traces or [None] * len(records)
         if frame.tentative:
@@ -209,8 +210,7 @@ class OutTopic:
             common = self._common
             headers = [[*common, (ID, number(id_))] for id_ in ids]
             if self._stable is not None:
-                data: list[bytes] = rows.data.view("binary").to_pylist()
-                rest = zip(ids, keys, data, traces, strict=True)
+                rest = zip(ids, keys, encoded(rows.data), traces, strict=True)
                 stable = [StableRow(id_, key, value, frame.epoch, trace, self._version) for id_, key, value, trace in rest]
         if any(traces):
             traced = zip(headers, traces, strict=True)
@@ -228,7 +228,7 @@ class OutTopic:
     def _send(
         self,
         records: list[bytes],
-        keys: list[bytes | None],
+        keys: Sequence[bytes | None],
         headers: list[Headers],
         emitted_us: int,
         given: RowRecords | ControlRecord,

@@ -22,7 +22,7 @@ from boreal.model.schema import TIME
 from boreal.query.spec import Stream
 from embedded.file_sources import SourceRows, merge_schedule
 from embedded.paced_sources import Pace
-from formats.json_text import column_texts, joined, key_parts, moment
+from formats.json_text import column_texts, encoded, joined, key_parts, moment
 from formats.nested import nested_parts
 from intake.intake import BOUNDARY_HEADER, END
 from services.kafka.clusters import Cluster, close_producer
@@ -152,14 +152,14 @@ def json_records(stream: Stream, batch: pa.RecordBatch) -> list[bytes]:
     moments = texts.pop(TIME)
     columns = texts if stream.time in texts else {stream.time: moments, **texts}
     places = {stream.paths.get(name, (name,)): column for name, column in columns.items()}
-    return [record.encode() for record in joined(nested_parts(places)).to_pylist()]
+    return encoded(joined(nested_parts(places)))
 
 
 def _keys(stream: Stream, batch: pa.RecordBatch) -> list[bytes] | list[None]:
     if not stream.key:
         return [None] * batch.num_rows
     texts = column_texts(stream.attributes, batch)
-    return [key.encode() for key in joined(key_parts(stream.key, texts)).to_pylist()]
+    return encoded(joined(key_parts(stream.key, texts)))
 
 
 def _make_producer(stack: ExitStack, cluster: Cluster, **options: Any) -> KafkaProducer:

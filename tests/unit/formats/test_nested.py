@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from formats.json_text import joined
+from formats.json_text import joined, listed
 from formats.nested import column_at, nested_parts, type_holding, value_at
 
 INT, TEXT = pa.int64(), pa.string()
@@ -38,7 +38,7 @@ def test_types_hold_all_values_or_there_is_none() -> None:
 
 def test_texts_are_nested_and_found_again() -> None:
     texts = {("a", "b"): pa.array(["1"]), ("a", 'the "c"', 2): pa.array(['"x"']), ("d",): pa.array(["null"])}
-    assert joined(nested_parts(texts)).to_pylist() == ['{"a":{"b":1,"the \\"c\\"":[null,null,"x"]},"d":null}']
+    assert listed(joined(nested_parts(texts))) == ['{"a":{"b":1,"the \\"c\\"":[null,null,"x"]},"d":null}']
     assert value_at({"a": {"b": 1, "c": [None, {"x": 5}]}}, ("a", "c", 1, "x")) == 5
     assert value_at({"a": None}, ("a", "c", 1)) is None and value_at({"a": []}, ("a", 4)) is None
     with pytest.raises(TypeError):

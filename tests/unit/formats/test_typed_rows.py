@@ -18,7 +18,7 @@ from boreal.model.errors import UserError
 from boreal.model.schema import Schema
 from boreal.query.planner import plan
 from boreal.query.spec import load_query
-from formats.json_text import column_texts, joined, object_parts
+from formats.json_text import column_texts, encoded, joined, object_parts
 from formats.typed_rows import avro_schema, json_schema, protobuf_file, protobuf_message, row_reader
 
 COLUMNS = {
@@ -39,10 +39,10 @@ def rows(windowed: bool) -> tuple[Schema, list[bytes], list[dict[str, Any]]]:
     schema = Schema.of(dict(COLUMNS), windowed)
     edges = {"window_start": 1_000_000, "window_end": 2_000_000} if windowed else {}
     batch = pa.RecordBatch.from_pylist([{"time": 1_000_000, **edges, **row} for row in ROWS], schema=schema.arrow)
-    texts = joined(object_parts(column_texts(schema, batch))).to_pylist()
+    texts = encoded(joined(object_parts(column_texts(schema, batch))))
     second, next_one = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)
     first = {"window_start": second, "window_end": next_one} if windowed else {"time": second}
-    return schema, [text.encode() for text in texts], [{**first, **row} for row in [*ROWS[:2], {**ROWS[2], "v": None}]]
+    return schema, texts, [{**first, **row} for row in [*ROWS[:2], {**ROWS[2], "v": None}]]
 
 
 @pytest.mark.parametrize("windowed", [False, True])
