@@ -16,7 +16,9 @@ import pyarrow.compute as pc
 
 from boreal.model.schema import FIRST_DAY, FIRST_TIME_US, LAST_DAY, LAST_TIME_US, Type
 
-_NULL_TEXTS = ("", "NA", "null")
+NULL_TEXTS = ("", "NA", "null")
+"""Texts that are null, in all formats."""
+
 _MICROSECONDS = pa.timestamp("us")
 _WIDEST = 76
 """The most digits of Arrow's decimals."""
@@ -29,7 +31,7 @@ def convert(column: pa.Array, kind: Type, time_unit: str) -> pa.Array:
     if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
         column = column.cast(pa.string())
     if pa.types.is_string(column.type):
-        column = pc.if_else(pc.is_in(column, pa.array(_NULL_TEXTS)), pa.scalar(None, pa.string()), column)
+        column = pc.if_else(pc.is_in(column, pa.array(NULL_TEXTS)), pa.scalar(None, pa.string()), column)
     return _to_decimal(column, kind.arrow) if kind.is_decimal else _CONVERTERS[kind](column, time_unit)
 
 

@@ -23,6 +23,7 @@ from boreal.model.schema import Schema, Type
 from boreal.query.columns import Path
 from boreal.query.shapes import Stream
 from formats.columns import convert, convert_each
+from formats.few_records import FEW_RECORDS, few_column, few_objects, few_times
 from formats.nested import column_at, type_holding, value_at
 
 LONGEST_SHOWN = 200
@@ -244,8 +245,32 @@ def unknown_beside(shape: RecordShape, count: int) -> RawColumns:
 
 def _read_in_bulk(shape: RecordShape, records: Sequence[bytes | None], beside: RawColumns) -> ParsedRows | None:
     """The rows, if no record is odd; otherwise None."""
-    columns = None if None in records else fast_json(shape, cast(Sequence[bytes], records))
+    if None in records:
+        return None
+    given = cast(Sequence[bytes], records)
+    if len(given) <= FEW_RECORDS and (rows := _read_few(shape, given)) is not None:
+        return rows
+    columns = fast_json(shape, given)
     return read_all(shape, {**columns, **beside}) if columns is not None else None
+
+
+def _read_few(shape: RecordShape, records: Sequence[bytes]) -> ParsedRows | None:
+    """As `_read_in_bulk`, of plain records: of objects whose fields are the columns."""
+    if not records or shape.origins or shape.paths:
+        return None
+    objects = few_objects(records, any(kind is Type.DOUBLE for _, kind in shape.schema.columns))
+    if objects is None:
+        return None
+    times = few_times([each.get(shape.time) for each in objects], shape.time_unit)
+    if times is None:
+        return None
+    values = []
+    for name, kind in shape.schema.columns:
+        column = few_column([each.get(name) for each in objects], kind, shape.time_unit)
+        if column is None:
+            return None
+        values.append(column)
+    return ParsedRows(times, values, np.arange(len(times)), {})
 
 
 def _read_one_by_one(shape: RecordShape, records: Sequence[bytes | None], beside: RawColumns) -> ParsedRows:

@@ -12,7 +12,7 @@ from kafka import TopicPartition
 from boreal.model.frames import LogId, State
 from boreal.query.plan import Plan
 from formats.client_headers import ID, INCARNATION
-from formats.json_text import column_texts, joined, object_parts
+from formats.json_text import column_texts, joined, listed, object_parts
 from role_simulation.broker import Broker
 from role_simulation.scenario import RoleScenario
 from role_simulation.threads import now_us
@@ -154,5 +154,4 @@ def expected_rows(plan: Plan, scenario: RoleScenario) -> list[str]:
         feeds[edge.operator] = StreamFeed(batch, (0, batch.num_rows))
     oracle, output = Oracle(plan, feeds), plan.output
     batch = oracle.batch(LogId(output.name, "", 0).key)
-    texts: list[str] = joined(object_parts(column_texts(output.schema, batch))).to_pylist()
-    return texts
+    return listed(joined(object_parts(column_texts(output.schema, batch))))

@@ -6,12 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from boreal.model.schema import Schema
+from boreal.model.schema import Schema, Type
 from boreal_cli.app import app
+from formats import record_parsing
 from formats.record_parsing import RecordShape, ahead_reason, kind_of_refusal, late_reason, read_records
+from tests.thoroughness import some
 
 SCHEMA = Schema.of({"s": "string", "n": "int", "v": "double", "b": "bool", "t": "timestamp"})
 COERCE, REFUSE = (RecordShape("at", "ms", SCHEMA, strict) for strict in (False, True))
@@ -64,6 +69,60 @@ def test_other_values_are_converted_or_refused_and_their_neighbours_stay(
     assert parsed(REFUSE, record, record)[1] == {0: reason, 1: reason}
     values, reasons = parsed(REFUSE, before, record, after)
     assert reasons == {1: reason} and values[0] == ["before", "after"]
+
+
+KINDS = {"s": "string", "n": "int", "v": "double", "b": "bool", "t": "timestamp", "d": "date", "m": "decimal(9,2)"}
+EVERY_KIND = Schema.of(dict(KINDS))
+LIKELY = {
+    "at": ["1357034400000", "0", "-7", '"2013-01-01T10:00:00.25+02:00"'],
+    "s": ['"x"', '"NA"', '"null"', '""', '"\\u00e9"', '"5"'],
+    "n": ["0", "-0", "7", "9223372036854775807"],
+    "v": ["0", "-0", "-0.0", "1", "1.5", "1e2", "9223372036854775809", "1e308"],
+    "b": ["true", "false"],
+    "t": ['"2013-01-01"', '"0099-12-31"'],
+    "d": ['"2013-01-01"'],
+    "m": ['"1.25"'],
+    "other": ["{}", "[1, {}]"],
+}
+ODD = [
+    "1.0", "1e400", "9223372036854775808", "-62135596800001", "NaN", "Infinity", "{}", "[1]", "0.125", "0", "true", '"7"',
+    '"\\ud800"', '"a\tb"', '"10000-01-01"', "null", "null",
+]  # fmt: skip
+_FIELD = st.sampled_from(list(LIKELY)).flatmap(
+    lambda name: st.sampled_from(LIKELY[name] * 20 + ODD).map(lambda text: f'"{name}": {text}')
+)
+_RECORD = st.one_of(
+    st.lists(_FIELD, max_size=4).map(lambda fields: f"{{{', '.join(fields)}}}"),
+    st.sampled_from(["", " {}", "{}\n", "{} {}", "7", "[]", '{"at": 1', '{"at": 1}}', '{"at": 1, "n": 2, "n": 3}']),
+)
+
+
+@settings(max_examples=some(1_500))
+@given(st.lists(_RECORD, min_size=1, max_size=4), st.sampled_from(["s", "ms", "us", "ns"]), st.booleans(), st.booleans())
+def test_few_records_are_read_as_many_are_one_by_one(texts: list[str], unit: str, strict: bool, has_time: bool) -> None:
+    shape = RecordShape("at", unit, EVERY_KIND, strict)
+    records = [text.replace("{", '{"at": 7, ', 1).replace(", }", "}").encode() if has_time else text.encode() for text in texts]
+    few = record_parsing._read_few(shape, records)
+    if few is None:
+        return
+    exact = record_parsing._read_one_by_one(shape, records, {})
+    assert exact.reasons == {} and exact.coerced == few.coerced == 0
+    assert few.times.tolist() == exact.times.tolist() and few.places.tolist() == exact.places.tolist()
+    for ours, theirs, (name, kind) in zip(few.values, exact.values, EVERY_KIND.columns, strict=True):
+        assert ours.type == theirs.type == kind.arrow, name
+        assert ours.view(pa.int64()).equals(theirs.view(pa.int64())) if kind is Type.DOUBLE else ours.equals(theirs), name
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"at": 1_357_034_400_000, "s": "x", "n": 5, "v": 0, "b": True},
+        {"at": "2013-01-01T10:00:00Z", "s": "NA", "n": None, "v": 1.5, "t": "2013-01-01", "d": "2013-01-01", "m": "1.25"},
+        {"at": 0, "unknown": {"n": [5]}},
+    ],
+)
+def test_plain_records_are_read_at_once(record: dict[str, Any]) -> None:
+    assert record_parsing._read_few(RecordShape("at", "ms", EVERY_KIND), [json.dumps(record).encode()] * 3) is not None
 
 
 def test_values_of_a_record_that_is_refused_are_not_counted_as_converted() -> None:
