@@ -74,7 +74,7 @@ def test_other_values_are_converted_or_refused_and_their_neighbours_stay(
 KINDS = {"s": "string", "n": "int", "v": "double", "b": "bool", "t": "timestamp", "d": "date", "m": "decimal(9,2)"}
 EVERY_KIND = Schema.of(dict(KINDS))
 LIKELY = {
-    "at": ["1357034400000", "0", "-7", '"2013-01-01T10:00:00.25+02:00"'],
+    "at": ["1357034400", "0", "-7", '"2013-01-01T10:00:00.25+02:00"'],
     "s": ['"x"', '"NA"', '"null"', '""', '"\\u00e9"', '"5"'],
     "n": ["0", "-0", "7", "9223372036854775807"],
     "v": ["0", "-0", "-0.0", "1", "1.5", "1e2", "9223372036854775809", "1e308"],
@@ -92,16 +92,16 @@ _FIELD = st.sampled_from(list(LIKELY)).flatmap(
     lambda name: st.sampled_from(LIKELY[name] * 20 + ODD).map(lambda text: f'"{name}": {text}')
 )
 _RECORD = st.one_of(
-    st.lists(_FIELD, max_size=4).map(lambda fields: f"{{{', '.join(fields)}}}"),
+    st.lists(_FIELD, max_size=4).map(lambda fields: "{" + ", ".join(['"at": 7', *fields]) + "}"),
     st.sampled_from(["", " {}", "{}\n", "{} {}", "7", "[]", '{"at": 1', '{"at": 1}}', '{"at": 1, "n": 2, "n": 3}']),
 )
 
 
 @settings(max_examples=some(1_500))
-@given(st.lists(_RECORD, min_size=1, max_size=4), st.sampled_from(["s", "ms", "us", "ns"]), st.booleans(), st.booleans())
-def test_few_records_are_read_as_many_are_one_by_one(texts: list[str], unit: str, strict: bool, has_time: bool) -> None:
+@given(st.lists(_RECORD, min_size=1, max_size=3), st.sampled_from(["s", "ms", "us", "ns"]), st.booleans())
+def test_few_records_are_read_as_many_are_one_by_one(texts: list[str], unit: str, strict: bool) -> None:
     shape = RecordShape("at", unit, EVERY_KIND, strict)
-    records = [text.replace("{", '{"at": 7, ', 1).replace(", }", "}").encode() if has_time else text.encode() for text in texts]
+    records = [text.encode() for text in texts]
     few = record_parsing._read_few(shape, records)
     if few is None:
         return
