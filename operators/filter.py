@@ -31,7 +31,10 @@ class FilterOperator:
 
     def step(self, state: Stateless, batches: tuple[pa.RecordBatch, ...], upto: int) -> pa.RecordBatch:
         (batch,) = batches
-        return batch.filter(self._where(batch)) if batch.num_rows else batch
+        if not batch.num_rows:
+            return batch
+        kept = self._where(batch)
+        return batch if kept.true_count == batch.num_rows else batch.filter(kept)
 
     def needs(self, time: int) -> int:
         return time

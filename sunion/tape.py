@@ -26,6 +26,9 @@ from boreal.model.frames import Ingest
 BEGINNING = -(1 << 62)
 """An event time before all rows and boundaries, in microseconds."""
 
+FEW_BYTES = 32 << 10
+"""The exact size of a batch costs more to ask for than so few bytes are worth."""
+
 MAX_NOTES = 4096
 """The maximum number of notes in a list. A longer list is made coarser: a failure of hours must not need memory of hours."""
 
@@ -65,16 +68,19 @@ class Chunk:
     ingest: Ingest
     """The ingest times of the rows, in runs of event time and clock values."""
     nbytes: int
-    """The size of the batch, in bytes."""
+    """The size of the batch, in bytes; of a small part of another batch it may be that of the whole one, up to FEW_BYTES."""
 
     @staticmethod
     def of(first_id: int, batch: pa.RecordBatch, floor: int, ingest: Ingest) -> Chunk:
         """A chunk of a batch that is not empty."""
         times = batch.column(0).to_numpy()
+        size: int = batch.get_total_buffer_size()
+        if size > FEW_BYTES:
+            size = batch.nbytes
         low, high, ordered = int(times[0]), int(times[-1]), True
         if len(times) > 1 and not (times[1:] >= times[:-1]).all():
             low, high, ordered = int(times.min()), int(times.max()), False
-        return Chunk(first_id, batch, times, low, high, ordered, floor, ingest, batch.nbytes)
+        return Chunk(first_id, batch, times, low, high, ordered, floor, ingest, size)
 
     @property
     def next_id(self) -> int:

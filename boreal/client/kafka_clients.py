@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from kafka import KafkaConsumer
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 from kafka.net.compat import KafkaNetClient
+from kafka.net.selector import NetworkSelector
 
 METADATA_PAUSE_MS = 20
 """A client's pause between two metadata requests. The first request asks for the brokers, the second for a topic. With
@@ -40,6 +41,24 @@ class QuickSelector(selectors.DefaultSelector):
         return self._fd_to_key[number]  # type: ignore[attr-defined,no-any-return]
 
 
+class SteadyWaker(NetworkSelector):  # type: ignore[misc]
+    """As kafka-python's, but that a thread which was woken, and has not looked yet, is not woken again. kafka-python does so
+    for each log of those that are sent together, and each time costs both threads a system call."""
+
+    _is_woken = False
+
+    def wakeup(self) -> None:
+        """Let the thread look for work. May be called from any thread."""
+        if not self._is_woken:
+            self._is_woken = True
+            super().wakeup()
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        # Before the thread looks: what came before is found then, and what comes from now on wakes it.
+        self._is_woken = False
+        super()._process_events(event_list)
+
+
 class SteadyNetClient(KafkaNetClient):  # type: ignore[misc]
     """As kafka-python's, but its producer sleeps while it cannot send."""
 
@@ -60,7 +79,7 @@ def make_client(kind: Callable[..., Client], options: dict[str, Any]) -> Client:
     made: list[SteadyNetClient] = []
 
     def net_client(**settings: Any) -> SteadyNetClient:
-        made.append(SteadyNetClient(**settings))
+        made.append(SteadyNetClient(net=SteadyWaker(**settings), **settings))
         made[-1].cluster.config["retry_backoff_ms"] = METADATA_PAUSE_MS
         # kafka-python (3.0) drops this option on its way here. Without it, a broker with its own defaults creates each topic
         # that a client asks about, with settings that lose rows.

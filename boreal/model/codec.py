@@ -17,6 +17,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, assert_never
 
 import numpy as np
@@ -32,6 +33,10 @@ _MAGIC = b"bF"
 _PRELUDE = struct.Struct("<2sBBIQ")
 _CHECKSUM = struct.Struct("<I")
 _ALIGNMENT = 8
+_MESSAGE = struct.Struct("<Ii")
+"""What Arrow writes before a message without a body: a mark, and its size."""
+_SCHEMAS = 256
+"""So many schemas are kept as they are read, and as they are written."""
 _KINDS: dict[type, int] = {Data: 1, Boundary: 2, Undo: 3, RecDone: 4, Start: 5}
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
@@ -91,8 +96,8 @@ def decode(data: bytes) -> Frame:
     if not isinstance(head, DataHead):
         return head
     try:
-        batch = pa.ipc.open_stream(pa.py_buffer(data)[body.start : body.stop]).read_next_batch()
-    except (pa.ArrowException, StopIteration, OSError) as error:
+        batch = _decode_batch(data, body)
+    except (pa.ArrowException, EOFError, OSError, struct.error) as error:
         raise CorruptError(f"the frame's rows are not an Arrow stream: {error}") from error
     return Data(
         head.origin, head.epoch, head.first_id, batch, head.tentative, head.ingest, head.t_max, head.missing, head.cause
@@ -256,7 +261,28 @@ _BUILDERS: dict[int, Callable[[dict[str, Any]], Head]] = {
 def _encode_batch(batch: pa.RecordBatch) -> tuple[pa.Buffer, pa.Buffer]:
     schema = batch.schema.remove_metadata()
     columns = [_canonical(column) for column in batch.columns]
-    return schema.serialize(), pa.RecordBatch.from_arrays(columns, schema=schema).serialize()
+    return _schema_message(schema), pa.RecordBatch.from_arrays(columns, schema=schema).serialize()
+
+
+def _decode_batch(data: bytes, body: range) -> pa.RecordBatch:
+    _, size = _MESSAGE.unpack_from(data, body.start)
+    rows_at = body.start + _MESSAGE.size + size
+    schema = _schema_in(data[body.start : rows_at])
+    return pa.ipc.read_record_batch(pa.py_buffer(data)[rows_at : body.stop], schema)
+
+
+# The frames of a log have the same schema. Each time that Arrow reads or writes it, it would let another thread have the
+# interpreter, which takes longer than all the rest where many threads wait.
+
+
+@lru_cache(_SCHEMAS)
+def _schema_message(schema: pa.Schema) -> pa.Buffer:
+    return schema.serialize()
+
+
+@lru_cache(_SCHEMAS)
+def _schema_in(message: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(message))
 
 
 def _canonical(column: pa.Array) -> pa.Array:
