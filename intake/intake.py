@@ -53,7 +53,7 @@ from formats.record_parsing import (
 from formats.registry_records import SchemaBook
 from intake.place import IntakeRules, PartitionPlace, SourcePlace
 from intake.stream_progress import Question, StreamProgress
-from intake.user_records import Headers, PartitionRecords, Records
+from intake.user_records import Headers, PartitionRecords, Records, distinct
 from sunion.buckets import bucket_end
 from sunion.tape import BEGINNING
 
@@ -360,7 +360,7 @@ class Intake:
         spans = _Spans.of(rows)
         numbers, offsets = contents.numbers[spans.places], contents.offsets[spans.places]
         floors = np.full(len(spans.places), BEGINNING)
-        for partition in np.unique(numbers).tolist():
+        for partition in distinct(numbers):
             own = numbers == partition
             floors[own] = self._floors(partition, spans.take(own), offsets[own], contents)
         late = spans.oldest < floors
@@ -381,7 +381,7 @@ class Intake:
         spans = _Spans.of(rows)
         believed = np.ones(len(spans.places), dtype=bool)
         numbers, offsets = contents.numbers[spans.places], contents.offsets[spans.places]
-        for partition in np.unique(numbers[spans.newest > self._believable(self.place.newest)]).tolist():
+        for partition in distinct(numbers[spans.newest > self._believable(self.place.newest)]):
             own = np.flatnonzero(numbers == partition)
             believed[own] = self._are_believed(partition, spans.newest[own].tolist(), offsets[own].tolist(), contents)
         if not believed.all():

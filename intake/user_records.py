@@ -29,6 +29,13 @@ class UserRecord(Protocol):
     def timestamp(self) -> int: ...
 
 
+def distinct(numbers: np.ndarray) -> list[int]:
+    """The different ones of these numbers, rising. Mostly one: numpy would sort, and give the interpreter away."""
+    if len(numbers) and (numbers == numbers[0]).all():
+        return [int(numbers[0])]
+    return sorted(set(numbers.tolist()))
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionRecords:
     """Records of one partition, in the order of their offsets."""

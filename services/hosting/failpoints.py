@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from functools import cache
 
 NAMES = {
     "node.before_append": "a step is computed, nothing of it is logged yet",
@@ -35,11 +36,18 @@ NAMES = {
 _passes: Counter[str] = Counter()
 
 
+@cache
+def wanted() -> tuple[str, int]:
+    """The failpoint that kills this process, '' for none, and at which pass. Read once: points are passed with each frame."""
+    name, _, times = os.environ.get("BOREAL_FAILPOINT", "").partition(":")
+    return name, int(times or 1)
+
+
 def failpoint(name: str) -> None:
     """Kill the process if BOREAL_FAILPOINT names this point and this is the pass it asks for."""
-    wanted, _, times = os.environ.get("BOREAL_FAILPOINT", "").partition(":")
-    if name != wanted:
+    point, times = wanted()
+    if name != point:
         return
     _passes[name] += 1
-    if _passes[name] >= int(times or 1):
+    if _passes[name] >= times:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -19,7 +19,6 @@ and says so (R24), until there are records again, or a reader asks for boundarie
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -38,7 +37,7 @@ from intake.evidence import Evidence
 from intake.intake import Intake, rows_not_held
 from intake.user_records import PartitionRecords, Records
 from logs.source_restart import SourceRestart
-from services.hosting.failpoints import failpoint
+from services.hosting.failpoints import failpoint, wanted
 from services.hosting.gathering import GatherPace
 from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, StopSignal, now_us
 from services.hosting.registry import Registry, RegistryError
@@ -431,7 +430,7 @@ class SourceIncarnation:
             raise StopRequest
 
     def _pass(self, name: str) -> None:
-        if os.environ.get("BOREAL_FAILPOINT", "").startswith(name):
+        if wanted()[0] == name:
             # The failpoint promises that these frames are logged, so we wait until Kafka has them.
             self._settle()
             failpoint(name)

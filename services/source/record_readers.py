@@ -14,7 +14,7 @@ import numpy as np
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 
-from intake.user_records import Headers, PartitionRecords
+from intake.user_records import Headers, PartitionRecords, distinct
 from services.kafka.clusters import Cluster, log_retry
 from services.storage.record_group import FETCH_BYTES, LOOK_BYTES, consumer_options, known_end
 
@@ -145,7 +145,7 @@ def _by_partition(messages: list[confluent_kafka.Message], with_keys: bool) -> d
     message_type = type(messages[0])
     numbers = np.fromiter(map(message_type.partition, messages), np.int64, len(messages))
     found: dict[int, PartitionRecords] = {}
-    for number in map(int, np.unique(numbers)):
+    for number in distinct(numbers):
         ours = [messages[at] for at in np.flatnonzero(numbers == number).tolist()]
         offsets = np.fromiter(map(message_type.offset, ours), np.int64, len(ours))
         # confluent-kafka says that headers may be a dictionary, or texts: those that are sent may, those that come may not.
