@@ -14,6 +14,7 @@ from typing import TextIO
 import numpy as np
 import pyarrow as pa
 
+from boreal.model.columns import event_times
 from boreal.model.frames import INFINITY, Boundary, Data, Frame, Ingest, RecDone, Start, Undo
 from boreal.model.lazy import lazy
 from boreal.model.schema import TRACEPARENT, Schema
@@ -306,7 +307,7 @@ class Changelog:
         assert frame.tentative or not self._outstanding, "stable rows follow tentative rows without an undo between them (I2)"
         assert frame.first_id == next_id, f"rows begin at id {frame.first_id}, but the client has the ids below {next_id}"
         self._reach_epoch(frame.epoch)
-        times = frame.batch.column(0).to_numpy()
+        times = event_times(frame.batch)
         t_max = (times // self._bucket_us + 1) * self._bucket_us
         ingest = _ingest_of(frame.ingest, times)
         delays_us = np.ascontiguousarray((emitted_us - ingest)[self._history.is_new(t_max, ingest)], dtype=np.int64)

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
+from boreal.model.columns import int64_values
 from boreal.model.schema import FIRST_TIME_US, LAST_TIME_US, Type
 from formats.columns import NULL_TEXTS, convert
 
@@ -62,8 +63,7 @@ def few_times(values: Sequence[Any], unit: str) -> np.ndarray | None:
     moments = few_column(values, Type.TIMESTAMP, unit)
     if moments is None or moments.null_count:
         return None
-    found: np.ndarray = moments.view(pa.int64()).to_numpy()
-    return found
+    return int64_values(moments)
 
 
 def few_column(values: Sequence[Any], kind: Type, unit: str) -> pa.Array | None:

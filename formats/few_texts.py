@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from boreal.model.columns import int64_values
 from boreal.model.schema import FIRST_TIME_US, LAST_TIME_US, Type
 
 FEW_ROWS = 256
@@ -26,7 +27,7 @@ def few_texts(column: pa.Array, kind: Type) -> list[str] | None:
     text = _TEXTS.get(kind)
     if text is None:
         return None
-    values = column.to_numpy().tolist() if kind is Type.INT and not column.null_count else column.to_pylist()
+    values = int64_values(column).tolist() if kind is Type.INT and not column.null_count else column.to_pylist()
     return ["null" if value is None else text(value) for value in values]
 
 

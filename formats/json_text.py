@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from boreal.model.columns import int64_values
 from boreal.model.decimals import decimal_texts
 from boreal.model.schema import FIRST_TIME_US, LAST_TIME_US, TIME, WINDOW, Schema, Type
 from formats.few_texts import FEW_ROWS, few_joined, few_moments, few_shortened, few_texts
@@ -128,7 +129,7 @@ def moments(times_us: pa.Array) -> Texts:
     nulls."""
     if len(times_us) > FEW_ROWS:
         return _moments(times_us)
-    found = few_moments(times_us.to_numpy().tolist())
+    found = few_moments(int64_values(times_us).tolist())
     return listed(_moments(times_us)) if found is None else found
 
 

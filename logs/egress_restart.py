@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from boreal.model.columns import event_times
 from boreal.model.frames import Anchor, Data, LogId
 from boreal.query.plan import EGRESS, Plan
 from formats.changelog import ChangelogPlace
@@ -94,7 +95,7 @@ def _first_whole_bucket(log: Log, bucket_us: int) -> int:
 def _first_id_from(log: Log, time: int) -> int:
     """The id of the first row that is not older than `time`."""
     for frame in _stable(log):
-        times = frame.batch.column(0).to_numpy()
+        times = event_times(frame.batch)
         before = int(np.searchsorted(times, time))
         if before < len(times):
             return frame.first_id + before

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from boreal.model.columns import event_times
 from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, ingest_at
 from boreal.query.plan import EGRESS, Plan
 from logs.log import Log, TrimmedError
@@ -142,7 +143,7 @@ def cut_at(frame: Frame, time: int) -> tuple[Frame | None, bool]:
     """What of a frame comes before an event time, None if nothing does; and whether stable rows have reached it. Tentative
     frames are left as they are: they will be undone."""
     if isinstance(frame, Data) and not frame.tentative:
-        before = int(np.searchsorted(frame.batch.column(0).to_numpy(), time))
+        before = int(np.searchsorted(event_times(frame.batch), time))
         if before == frame.batch.num_rows:
             return frame, False
         return (replace(frame, batch=frame.batch.slice(0, before)) if before else None), True

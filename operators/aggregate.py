@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from boreal.model.columns import event_times
 from boreal.model.schema import Schema
 from boreal.query.expressions import parse_aggregation
 from operators.accumulators import make_accumulator
@@ -100,7 +101,7 @@ class AggregateOperator:
             rank = np.empty(len(keys), np.intp)
             rank[order] = np.arange(len(keys))
             codes = rank[codes]
-        panes = rows.column(0).to_numpy() // self.windows.pane
+        panes = event_times(rows) // self.windows.pane
         is_new = np.concatenate(([False], panes[1:] != panes[:-1]))
         groups, places = _numbered(np.cumsum(is_new) * len(keys) + codes)
         held = [slot.fresh(len(groups)) for slot in self.layout.slots]

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from boreal.model.columns import event_times
 from operators.keys import RowKey
 
 _SMALL = 512
@@ -184,7 +185,7 @@ class Side:
 
     def append(self, batch: pa.RecordBatch, codes: np.ndarray, matched: np.ndarray) -> None:
         """Add rows that are not older than the last row."""
-        chunk = RowChunk([batch], batch.column(0).to_numpy(), codes, matched, self.next, self)
+        chunk = RowChunk([batch], event_times(batch), codes, matched, self.next, self)
         self.next += len(chunk)
         while self.chunks and self._belong_together(self.chunks[-1], chunk):
             chunk = self.chunks.pop().joined(chunk, self.alive)

@@ -7,6 +7,7 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
+from boreal.model.columns import event_times
 from boreal.model.frames import INFINITY
 from boreal.model.schema import Schema
 from operators.accumulators import first_rows, last_rows
@@ -90,7 +91,7 @@ class DeduplicateOperator:
         kept = []
         for pane, begin, end in self._panes.split(batch):
             rows = batch.slice(begin, end - begin)
-            times = rows.column(0).to_numpy()
+            times = event_times(rows)
             keys, codes = self._keys.encode(rows)
             firsts = first_rows(codes, len(keys))
             here, before = state.change(pane, LastTimes), state.panes.get(pane - 1)

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from boreal.model.columns import event_times
 from boreal.model.errors import CorruptError, UserError
 from boreal.model.frames import INFINITY
 from boreal.model.schema import RESERVED, Schema
@@ -189,7 +190,7 @@ class JoinOperator:
         return state.numbering.codes(*keys.without_nulls(*keys.encode(batch)))
 
     def _take_right(self, state: JoinState, batch: pa.RecordBatch, found: list[_RowPairs]) -> None:
-        codes, times, first = self._codes(state, 1, batch), batch.column(0).to_numpy(), state.right.next
+        codes, times, first = self._codes(state, 1, batch), event_times(batch), state.right.next
         for place, chunk in enumerate(state.left.chunks):
             probes, rows = chunk.find(codes, times, self.within)
             if len(probes):
@@ -200,7 +201,7 @@ class JoinOperator:
         state.right.append(batch, codes, np.zeros(batch.num_rows, bool))
 
     def _take_left(self, state: JoinState, batch: pa.RecordBatch, found: list[_RowPairs]) -> None:
-        codes, times, first = self._codes(state, 0, batch), batch.column(0).to_numpy(), state.left.next
+        codes, times, first = self._codes(state, 0, batch), event_times(batch), state.left.next
         matched = np.zeros(batch.num_rows, bool)
         for chunk in state.right.chunks:
             probes, rows = chunk.find(codes, times, self.within)

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from boreal.model.columns import event_times
 from boreal.model.errors import CorruptError
 from boreal.model.frames import INFINITY
 from boreal.model.schema import Schema
@@ -69,7 +70,7 @@ class NewestRows:
         keys = {place: key for key, place in self.places.items()}
         rows = pa.concat_batches([self.lookup.no_rows, *self.chunks]).take(pa.array(places))
         if self.parent is None:  # an overlay's row hides the one below, though it may be too old itself
-            counts = rows.column(0).to_numpy() >= self.lookup.oldest(self.upto)
+            counts = event_times(rows) >= self.lookup.oldest(self.upto)
             places, rows = places[counts], rows.filter(pa.array(counts))
         return rows, [keys[place] for place in places.tolist()]
 
@@ -150,7 +151,7 @@ class LookupOperator:
 
     def encode(self, state: NewestRows) -> bytes:
         rows, _ = state.content()
-        rows = rows.filter(pa.array((rows.column(0).to_numpy() >= self.oldest(state.upto)) & ~self.deletes(rows)))
+        rows = rows.filter(pa.array((event_times(rows) >= self.oldest(state.upto)) & ~self.deletes(rows)))
         return pack(self._kind, {"upto": state.upto}, [encode_batch(rows)])
 
     def decode(self, blob: bytes) -> NewestRows:
@@ -199,7 +200,7 @@ class LookupOperator:
         partners[rows[order]] = np.arange(len(rows))
         found = pa.concat_batches(parts)
         if self.within is not None:
-            is_old = left.column(0).to_numpy()[rows[order]] - found.column(0).to_numpy() > self.within
+            is_old = event_times(left)[rows[order]] - event_times(found) > self.within
             partners[rows[order[is_old]]] = -1
         if self._deleted is not None:
             partners[rows[order[self.deletes(found)]]] = -1
@@ -236,7 +237,7 @@ class LookupOperator:
         count, numbers = len(codes), {key: number for number, key in enumerate(keys)}
         known = np.array([*(numbers.get(key, -1) for key in wanted), -1])[left_codes]
         sorted_rows = np.sort(codes * count + np.arange(count))
-        not_later = np.searchsorted(right.column(0).to_numpy(), left.column(0).to_numpy(), "right")
+        not_later = np.searchsorted(event_times(right), event_times(left), "right")
         last = np.searchsorted(sorted_rows, known * count + not_later) - 1
         here = sorted_rows[np.maximum(last, 0)]
         is_here = (known >= 0) & (last >= 0) & (here // count == known)

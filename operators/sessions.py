@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from boreal.model.columns import event_times
 from boreal.model.errors import CorruptError
 from boreal.model.frames import INFINITY
 from boreal.model.schema import Schema
@@ -196,7 +197,7 @@ class SessionOperator:
         """Add rows; the sessions that end with this step."""
         keys, codes = self.layout.keys.encode(batch)
         order = np.argsort(codes, kind="stable")
-        times, groups = batch.column(0).to_numpy()[order], codes[order]
+        times, groups = event_times(batch)[order], codes[order]
         ends = self._ends(times)
         is_first = np.concatenate(([True], groups[1:] != groups[:-1]))
         goes_on = times[is_first] < state.ends(keys)

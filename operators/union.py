@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from boreal.model.columns import event_times
 from boreal.model.errors import UserError
 from boreal.model.schema import Schema
 from operators.state import NOTHING, Stateless
@@ -39,7 +40,7 @@ class UnionOperator:
         if len(parts) == 1:
             return parts[0]
         merged = pa.concat_batches(parts)
-        times = merged.column(0).to_numpy()
+        times = event_times(merged)
         if (times[1:] >= times[:-1]).all():
             return merged
         return merged.take(pa.array(times.argsort(kind="stable")))

@@ -12,6 +12,7 @@ from math import gcd
 import numpy as np
 import pyarrow as pa
 
+from boreal.model.columns import event_times
 from operators.state import NEVER, P, Panes
 
 _EVER = 0
@@ -37,7 +38,7 @@ class Windows:
 
     def split(self, batch: pa.RecordBatch) -> list[tuple[int, int, int]]:
         """(pane, first row, row after the last) for each pane with rows in the batch. batch: ordered by time."""
-        times = batch.column(0).to_numpy()
+        times = event_times(batch)
         first, last = int(times[0]) // self.pane, int(times[-1]) // self.pane
         if first == last:
             return [(first, 0, len(times))]
@@ -49,7 +50,7 @@ class Windows:
     def whole(self, state: Panes[P], batch: pa.RecordBatch, upto: int) -> tuple[int, int]:
         """The range [begin, end) of rows in tumbling windows that have no rows yet and close by `upto`: they can be computed
         without state. (0, 0) if there are too few to be worth it."""
-        times = batch.column(0).to_numpy()
+        times = event_times(batch)
         if self.size != self.every or int(times[-1]) - int(times[0]) < 2 * self.size:
             return 0, 0
         first = int(times[0]) // self.size

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from boreal.model.columns import event_times
 from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo, ingest_at
 from boreal.model.partition import split
 from boreal.query.plan import Edge
@@ -221,7 +222,7 @@ class SOutput:
             return
         middle = rows.num_rows // 2
         if whole_buckets:
-            times = rows.column(0).to_numpy()
+            times = event_times(rows)
             end = bucket_end(int(times[middle]), self.bucket_us)
             ends = (int(np.searchsorted(times, end - self.bucket_us)), int(np.searchsorted(times, end)))
             middle = next((place for place in ends if 0 < place < rows.num_rows), 0)
@@ -232,7 +233,7 @@ class SOutput:
             yield from self._pieces(half, whole_buckets)
 
     def _write_piece(self, track: _Track, rows: pa.RecordBatch, step: Step) -> list[Append]:
-        times = rows.column(0).to_numpy()
+        times = event_times(rows)
         t_max = bucket_end(int(times[-1]), self.bucket_us)
         if step.tentative:
             # An earlier incarnation has already written the stable rows up to this time.

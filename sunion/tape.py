@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from boreal.model.columns import event_times
 from boreal.model.errors import ProtocolError
 from boreal.model.frames import Ingest
 
@@ -73,7 +74,7 @@ class Chunk:
     @staticmethod
     def of(first_id: int, batch: pa.RecordBatch, floor: int, ingest: Ingest) -> Chunk:
         """A chunk of a batch that is not empty."""
-        times = batch.column(0).to_numpy()
+        times = event_times(batch)
         size: int = batch.get_total_buffer_size()
         if size > FEW_BYTES:
             size = batch.nbytes

@@ -73,8 +73,8 @@ class _Answers:
     on_refused: OnRefused
 
 
-_WaitingRecord = tuple[RowRecord, _Answers | None]
-"""A record, and who is told of it, if it is the last one of its call."""
+_WaitingRecords = tuple[list[RowRecord], _Answers]
+"""The records of one call, or the last ones of them, and who is told of them."""
 
 
 class KafkaPythonRows:
@@ -110,19 +110,17 @@ class LibrdkafkaRows:
         manner = {"enable.gapless.guarantee": True, "message.timeout.ms": 0}
         self._producer = _make({**options, **manner}, self._errors)
         self._lock = threading.Lock()
-        self._waiting: dict[str, deque[_WaitingRecord]] = {}
+        self._waiting: dict[str, deque[_WaitingRecords]] = {}
         """What waits, for each topic with records on their way."""
         self._is_silent = self._is_closed = False
         self._thread = threading.Thread(target=self._serve, name="rows", daemon=True)
         self._thread.start()
 
     def send_all(self, topic: str, records: Iterable[RowRecord], on_stored: OnStored, on_refused: OnRefused) -> None:
-        *others, last = records
+        given = list(records), _Answers(on_stored, on_refused)
         with self._lock:
             is_first = topic not in self._waiting
-            waiting = self._waiting.setdefault(topic, deque())
-            waiting.extend((record, None) for record in others)
-            waiting.append((last, _Answers(on_stored, on_refused)))
+            self._waiting.setdefault(topic, deque()).append(given)
         if is_first:
             self._send_next(topic)
 
@@ -147,16 +145,17 @@ class LibrdkafkaRows:
             if not (waiting := self._waiting[topic]):
                 del self._waiting[topic]
                 return
-            sent = [waiting.popleft() for _ in range(min(len(waiting), _AT_ONCE))]
-        records, answers = zip(*sent, strict=True)
-        callbacks: list[_OnDelivery | None] = [own and partial(self._settle, own) for own in answers]
-        callbacks[-1] = partial(self._settle_last, topic, answers[-1])
+            records, answers = _next_of(waiting)
+        callbacks: list[_OnDelivery | None] = [None] * len(records)
+        for place, own in answers.items():
+            callbacks[place] = partial(self._settle, own)
+        callbacks[-1] = partial(self._settle_last, topic, answers.get(len(records) - 1))
         try:
             if self._is_silent:
                 raise KafkaError("a record before it was refused")
             _produce(self._producer, self._errors, topic, records, callbacks)
         except KafkaError as error:
-            self._refuse(topic, answers, error)
+            self._refuse(topic, answers.values(), error)
 
     def _settle_last(
         self,
@@ -167,7 +166,7 @@ class LibrdkafkaRows:
     ) -> None:
         """Kafka has taken all that was on its way of a topic, or has refused some of it."""
         if error is not None:
-            self._refuse(topic, [answers], self._errors.translated(error))
+            self._refuse(topic, [] if answers is None else [answers], self._errors.translated(error))
             return
         self._send_next(topic)
         if answers is not None:
@@ -183,13 +182,12 @@ class LibrdkafkaRows:
         offset = message.offset()
         answers.on_stored(-1 if offset is None else max(offset, -1))
 
-    def _refuse(self, topic: str, several: Iterable[_Answers | None], error: KafkaError) -> None:
+    def _refuse(self, topic: str, several: Iterable[_Answers], error: KafkaError) -> None:
         """Records cannot be written, nor can those that wait for them."""
         with self._lock:
             waiting = self._waiting.pop(topic, ())
         for answers in (*several, *(own for _, own in waiting)):
-            if answers is not None:
-                answers.on_refused(error)
+            answers.on_refused(error)
 
     def _serve(self) -> None:
         while not self._is_closed:
@@ -197,6 +195,21 @@ class LibrdkafkaRows:
                 self._producer.poll(_WAIT_S)
             except Exception:  # of who is called back: each ends what it must end itself
                 _logger.exception("what Kafka says of a record cannot be processed")
+
+
+def _next_of(waiting: deque[_WaitingRecords]) -> tuple[list[RowRecord], dict[int, _Answers]]:
+    """Take the next records out of what waits, at most _AT_ONCE; and who is told of them, by the place of the last record of
+    each call."""
+    records, last = waiting.popleft()
+    if len(records) > _AT_ONCE:
+        waiting.appendleft((records[_AT_ONCE:], last))
+        return records[:_AT_ONCE], {}
+    answers = {len(records) - 1: last}
+    while waiting and len(records) + len(waiting[0][0]) <= _AT_ONCE:
+        more, last = waiting.popleft()
+        records += more
+        answers[len(records) - 1] = last
+    return records, answers
 
 
 class LibrdkafkaTransactions:
