@@ -14,7 +14,7 @@ import pyarrow.parquet
 from boreal.model.decimals import decimal_texts
 from boreal.model.errors import UserError
 from boreal.model.schema import TIME, WINDOW, Schema, Type
-from formats.json_text import column_texts, joined, lines, moments, object_parts
+from formats.json_text import column_texts, joined, lines, moment_array, object_parts
 
 Write = Callable[[pa.RecordBatch], None]
 """Writes a batch with the schema of the output."""
@@ -76,7 +76,7 @@ def _csv(path: Path, schema: Schema) -> Iterator[Write]:
 
 
 def _csv_texts(kind: Type) -> Callable[[pa.Array], pa.Array]:
-    return decimal_texts if kind.is_decimal else lambda column: moments(column.cast(pa.int64()))
+    return decimal_texts if kind.is_decimal else lambda column: moment_array(column.cast(pa.int64()))
 
 
 @contextmanager

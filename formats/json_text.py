@@ -128,12 +128,13 @@ def moments(times_us: pa.Array) -> Texts:
     """ISO 8601 in UTC with six fractional digits, so that the texts sort as the times do. times_us: int64 microseconds, without
     nulls."""
     if len(times_us) > FEW_ROWS:
-        return _moments(times_us)
+        return moment_array(times_us)
     found = few_moments(int64_values(times_us).tolist())
-    return listed(_moments(times_us)) if found is None else found
+    return listed(moment_array(times_us)) if found is None else found
 
 
-def _moments(times_us: pa.Array) -> pa.Array:
+def moment_array(times_us: pa.Array) -> pa.Array:
+    """As `moments`, by Arrow; nulls stay null."""
     if _may_hold(times_us, lambda times: times > LAST_TIME_US):
         # The bucket of the very last times ends after the year 9999; it gets the text of the last time.
         times_us = pc.min_element_wise(times_us, pa.scalar(LAST_TIME_US), skip_nulls=False)
@@ -144,7 +145,8 @@ def _moments(times_us: pa.Array) -> pa.Array:
 def moment(time_us: int) -> str:
     """As `moments`, for one time in microseconds."""
     if time_us < FIRST_TIME_US:
-        return str(_moments(pa.array([time_us], pa.int64()))[0])  # a bucket may begin before the year 1, which datetime lacks
+        # A bucket may begin before the year 1, which datetime lacks.
+        return str(moment_array(pa.array([time_us], pa.int64()))[0])
     since = timedelta(microseconds=min(time_us, LAST_TIME_US) - FIRST_TIME_US)
     return (datetime.min + since).isoformat(timespec="microseconds") + "Z"
 
@@ -184,7 +186,7 @@ def _bool_texts(column: pa.Array) -> pa.Array:
 def _timestamp_texts(column: pa.Array) -> pa.Array:
     """Quoted ISO 8601 in UTC, with six fractional digits if the fraction is not zero."""
     times_us = column.cast(pa.int64())
-    return _shortened(times_us, _moments(times_us))
+    return _shortened(times_us, moment_array(times_us))
 
 
 def _shortened(times_us: pa.Array, texts: Texts) -> Texts:

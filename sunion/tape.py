@@ -20,15 +20,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from boreal.model.columns import event_times
+from boreal.model.columns import batch_bytes, event_times
 from boreal.model.errors import ProtocolError
 from boreal.model.frames import Ingest
 
 BEGINNING = -(1 << 62)
 """An event time before all rows and boundaries, in microseconds."""
-
-FEW_BYTES = 32 << 10
-"""The exact size of a batch costs more to ask for than so few bytes are worth."""
 
 MAX_NOTES = 4096
 """The maximum number of notes in a list. A longer list is made coarser: a failure of hours must not need memory of hours."""
@@ -69,19 +66,16 @@ class Chunk:
     ingest: Ingest
     """The ingest times of the rows, in runs of event time and clock values."""
     nbytes: int
-    """The size of the batch, in bytes; of a small part of another batch it may be that of the whole one, up to FEW_BYTES."""
+    """The size of the batch, in bytes."""
 
     @staticmethod
     def of(first_id: int, batch: pa.RecordBatch, floor: int, ingest: Ingest) -> Chunk:
         """A chunk of a batch that is not empty."""
         times = event_times(batch)
-        size: int = batch.get_total_buffer_size()
-        if size > FEW_BYTES:
-            size = batch.nbytes
         low, high, ordered = int(times[0]), int(times[-1]), True
         if len(times) > 1 and not (times[1:] >= times[:-1]).all():
             low, high, ordered = int(times.min()), int(times.max()), False
-        return Chunk(first_id, batch, times, low, high, ordered, floor, ingest, size)
+        return Chunk(first_id, batch, times, low, high, ordered, floor, ingest, batch_bytes(batch))
 
     @property
     def next_id(self) -> int:

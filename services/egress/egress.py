@@ -43,7 +43,8 @@ from services.hosting.traces import tells_corrections
 from services.kafka.control import ControlPlane
 from services.kafka.dead_letters import BrokenFrames
 from services.kafka.topics import control_topic, debezium_topic, latest_topic, out_topic, records_topic, stable_topic
-from services.storage.kafka_log import KafkaLogStore, SiteClients
+from services.storage.kafka_log import KafkaLogStore
+from services.storage.log_clients import SiteClients
 
 with suppress(ImportError):
     import confluent_kafka  # noqa: F401 - the first egress would import it while its clients wait

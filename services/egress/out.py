@@ -28,7 +28,7 @@ from services.egress.tail import StableRow
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED, now_us
 from services.kafka.clusters import RECORD_BYTES
-from services.storage.kafka_log import AppendRefusedError, SiteClients
+from services.storage.log_clients import AppendRefusedError, SiteClients
 
 _logger = logging.getLogger("boreal.egress")
 

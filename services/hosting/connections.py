@@ -23,7 +23,7 @@ from services.kafka.end_desk import EndDesk
 from services.kafka.load import Load
 from services.kafka.queries import QueryRegistry, SharedWatch
 from services.kafka.settings import ServiceSettings, load_settings
-from services.storage.kafka_log import LogClients
+from services.storage.log_clients import LogClients
 from services.storage.log_reader import LogPath
 from services.storage.record_group import RecordGroups
 from services.storage.shared_reader import SharedReader

@@ -29,7 +29,7 @@ from services.hosting.registry import Registry
 from services.kafka.clusters import Cluster
 from services.kafka.settings import ClientChoice, KafkaSettings, RegistrySettings, ServiceSettings
 from services.stack.servers import KafkaServer
-from services.storage.kafka_log import SiteClients
+from services.storage.log_clients import SiteClients
 
 SCHEMA = Schema.of({"name": "string", "n": "int"})
 LOG = LogId("out", "r0", 0)

@@ -20,7 +20,8 @@ from logs.memory_log import MemoryLog
 from services.kafka.topics import TopicSpec, ensure
 from services.stack.servers import KafkaServer
 from services.storage import kafka_log as kafka_module
-from services.storage.kafka_log import AppendRefusedError, KafkaLog, KafkaLogStore
+from services.storage.kafka_log import KafkaLog, KafkaLogStore
+from services.storage.log_clients import AppendRefusedError
 from services.storage.log_partition import LogPartition, LogRecord
 from tests.stack.logs import (
     ALL,

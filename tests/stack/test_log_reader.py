@@ -20,8 +20,9 @@ from formats.frame_records import encode_record
 from reconcile.events import Frames, Read, ReadDone, Tail
 from services.stack.servers import KafkaServer
 from services.storage import log_reader
-from services.storage.kafka_log import KafkaLog, KafkaLogStore, LogClients
+from services.storage.kafka_log import KafkaLog, KafkaLogStore
 from services.storage.local_logs import LocalLogs
+from services.storage.log_clients import LogClients
 from services.storage.log_consumers import LogConsumers
 from services.storage.log_partition import make_log_consumer
 from services.storage.log_reader import EVENT_FRAMES, LogGap, LogPath, LogReader, ReaderFailure, UnreadableRecord

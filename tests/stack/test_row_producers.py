@@ -15,7 +15,8 @@ from services.kafka.row_producers import KafkaPythonRows, LibrdkafkaRows, RowPro
 from services.kafka.settings import ClientChoice, KafkaSettings, ServiceSettings
 from services.kafka.topics import TopicSpec, ensure
 from services.stack.servers import KafkaServer
-from services.storage.kafka_log import AppendRefusedError, KafkaLog, LogClients
+from services.storage.kafka_log import KafkaLog
+from services.storage.log_clients import AppendRefusedError, LogClients
 from tests.stack.lives import cluster_of, records_of, wait_until
 from tests.thoroughness import every
 

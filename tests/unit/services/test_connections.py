@@ -10,7 +10,7 @@ from deployment.query_record import QueryRecord
 from services.hosting.process import StatusDesk, StatusPublisher
 from services.kafka.clusters import Cluster
 from services.kafka.queries import OnChange, QueryRegistry, SharedWatch
-from services.storage.kafka_log import AppendRefusedError, LogClients, SiteClients
+from services.storage.log_clients import AppendRefusedError, LogClients, SiteClients
 from tests.unit.services.test_process import Kafka
 
 

@@ -25,7 +25,7 @@ from services.egress.tail import StableRow
 from services.hosting.process import EXIT_FENCED
 from services.kafka.clusters import RECORD_BYTES, Cluster
 from services.kafka.row_producers import KafkaPythonRows
-from services.storage.kafka_log import SiteClients
+from services.storage.log_clients import SiteClients
 from tests.waiting import start_until_it_waits
 
 SCHEMA = Schema.of({"n": "int"})

@@ -22,8 +22,9 @@ from boreal.model import codec
 from boreal.model.frames import Boundary, Data, LogId, Origin
 from services.kafka.clusters import Cluster
 from services.storage import kafka_log as kafka_module
-from services.storage.kafka_log import FEW_BYTES, KEPT_BYTES, AppendRefusedError, GatheredLogs, KafkaLog, SiteClients
+from services.storage.kafka_log import FEW_BYTES, KEPT_BYTES, KafkaLog
 from services.storage.local_logs import Written
+from services.storage.log_clients import AppendRefusedError, GatheredLogs, SiteClients
 from tests.waiting import start_until_it_waits, wait
 
 LIMIT = 2 << 20
