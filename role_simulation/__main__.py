@@ -11,15 +11,16 @@ from functools import partial
 
 from role_simulation.mutants import MUTANTS
 from role_simulation.run import RoleRun, run_scenario
-from role_simulation.scenario import draw, draw_joined
+from role_simulation.scenario import OF_A_WORKER, draw, draw_joined, with_faults_of
 from simulation.mutants import mutated
 
 
-def judge(seed: int, mutant: str | None = None, is_joined: bool = False) -> RoleRun:
-    """Run a seed."""
+def judge(seed: int, mutant: str | None = None, is_joined: bool = False, kind: str | None = None) -> RoleRun:
+    """Run a seed. kind: of all its faults; None: as they are drawn."""
     logging.disable(logging.CRITICAL)
+    drawn = (draw_joined if is_joined else draw)(seed)
     with mutated(mutant, MUTANTS):
-        return run_scenario((draw_joined if is_joined else draw)(seed))
+        return run_scenario(drawn if kind is None else with_faults_of(kind, drawn))
 
 
 def main() -> int:
@@ -29,13 +30,15 @@ def main() -> int:
     options.add_argument("--first", type=int, default=0, help="the first of them")
     options.add_argument("--mutant", help=f"a seeded bug: {', '.join(MUTANTS)}")
     options.add_argument("--joined", action="store_true", help="workers have joined their sites, and a supervisor places roles")
+    options.add_argument("--faults", choices=OF_A_WORKER, help="several of this kind, in place of those that the seeds draw")
     options.add_argument("--digest", action="store_true", help="say what came to pass, in a digest of all topics")
     options.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     asked = options.parse_args()
     seeds = range(asked.first, asked.first + asked.seeds)
     wrong = 0
     with ProcessPoolExecutor(asked.processes) as pool:
-        for seed, run in zip(seeds, pool.map(partial(judge, mutant=asked.mutant, is_joined=asked.joined), seeds), strict=True):
+        work = partial(judge, mutant=asked.mutant, is_joined=asked.joined, kind=asked.faults)
+        for seed, run in zip(seeds, pool.map(work, seeds), strict=True):
             wrong += bool(run.problems)
             if asked.digest:
                 print(f"seed {seed}: digest {run.digest}", flush=True)

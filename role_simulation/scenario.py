@@ -56,7 +56,8 @@ _JOINED: dict[str, Any] = {
 _SHAPES = (_WINDOWED, _PLAIN, _JOINED)
 _MODES = ("checkpoint_redo", "undo_redo", "overlay_redo")
 
-_OF_A_WORKER = ("kill", "freeze", "cut", "cut_reads", "cut_writes", "late", "lossy", "twin")
+OF_A_WORKER = ("kill", "freeze", "cut", "cut_reads", "cut_writes", "late", "lossy", "twin")
+"""The faults of a worker, and of its links."""
 _OF_ALL = ("failpoint", "failpoint", "broker")
 _BETWEEN_SITES = ("part",)
 _FAILPOINTS = (
@@ -77,7 +78,7 @@ _FAILPOINTS = (
 )
 _REPEATED_US = REQUEST_TIMEOUT_MS * 1_000
 """How long after a fault a request may be repeated that was lost in it."""
-_FAULTS = (*_OF_A_WORKER, *_OF_ALL, *_BETWEEN_SITES, "redis_down", "redis_silent")
+_FAULTS = (*OF_A_WORKER, *_OF_ALL, *_BETWEEN_SITES, "redis_down", "redis_silent")
 
 
 @dataclass(frozen=True)
@@ -154,9 +155,9 @@ class RoleScenario:
         to answer."""
         if self.is_joined:
             return False  # roles move, one of an egress as well
-        others = [fault for fault in self.faults if fault.kind in (*_OF_A_WORKER, *_BETWEEN_SITES)]
+        others = [fault for fault in self.faults if fault.kind in (*OF_A_WORKER, *_BETWEEN_SITES)]
         if any(fault.kind in _OF_ALL for fault in self.faults) or any(
-            fault.kind in _OF_A_WORKER and fault.worker == self.workers - 1 for fault in others
+            fault.kind in OF_A_WORKER and fault.worker == self.workers - 1 for fault in others
         ):
             return False
         return not any(
@@ -190,9 +191,16 @@ def draw_joined(seed: int) -> RoleScenario:
     workers = drawn.workers if len(drawn.sites) > 1 else 3
     faults = [replace(fault, worker=rng.randrange(workers + 1)) for fault in drawn.faults]
     if rng.random() < 0.5:
-        at_us, kind = rng.randrange(FIRST_FAULT_US, FED_US), rng.choice(_OF_A_WORKER)
+        at_us, kind = rng.randrange(FIRST_FAULT_US, FED_US), rng.choice(OF_A_WORKER)
         faults.append(RoleFault(kind, at_us, rng.choice((300_000, 1_500_000, 4_000_000)), workers))
     return replace(drawn, workers=workers, faults=tuple(faults), is_joined=True)
+
+
+def with_faults_of(kind: str, drawn: RoleScenario) -> RoleScenario:
+    """A scenario with several faults of one kind in place of those that were drawn. kind: one that strikes a worker."""
+    rng = Random(f"{drawn.seed} {kind}")
+    faults = [RoleFault(kind, rng.randrange(FIRST_FAULT_US, FED_US), 1_500_000, rng.randrange(drawn.workers)) for _ in range(6)]
+    return replace(drawn, faults=tuple(faults))
 
 
 @cache
