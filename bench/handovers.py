@@ -2,7 +2,7 @@
 processor time; and how long it takes then until they are done.
 
 Python runs one thread at a time. Nearly every call of Arrow's lets another thread have the interpreter, and who called gets it
-back some milliseconds later: half a second of such calls is a jam in a process with many roles. So few rows do not pass through
+back some milliseconds later. So few rows do not pass through
 Arrow where texts are made of them, and where they are parsed (formats.few_texts, formats.few_records).
 """
 
@@ -120,8 +120,10 @@ def _source(rows: int) -> Callable[[], object]:
 
     def take() -> None:
         nonlocal taken
-        values = [b'{"at": %d, "k": %d}' % (NOW_US + number * APART_US, number) for number in range(taken, taken + rows)]
-        records = PartitionRecords(np.arange(taken, taken + rows), list(values))
+        values: list[bytes | None] = [
+            b'{"at": %d, "k": %d}' % (NOW_US + number * APART_US, number) for number in range(taken, taken + rows)
+        ]
+        records = PartitionRecords(np.arange(taken, taken + rows), values)
         taken += rows
         for _, frame in intake.take({0: records}, NOW_US + taken * APART_US).frames:
             codec.encode(frame)

@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from boreal.model.columns import event_times
 from boreal.model.errors import CorruptError
 from boreal.model.frames import INFINITY, Anchor, Boundary, Data, Frame, Origin, Start, State
 from boreal.query.plan import Plan
@@ -147,7 +148,7 @@ class LogSlice:
             raise CorruptError(f"the rows {next_id} to {frame.first_id - 1} of a source's log are missing")
         self._next_id = max(next_id, frame.first_id + frame.batch.num_rows)
         rows = frame.batch.slice(next_id - frame.first_id)
-        times = rows.column(0).to_numpy()
+        times = event_times(rows)
         within = (times >= self.since) & (times < self.until)
         if not within.any():
             return None
@@ -197,7 +198,7 @@ def _nothing_to_restart(next_ids: tuple[tuple[str, int], ...]) -> Anchor:
 
 def within(batch: pa.RecordBatch, since: int, until: int) -> pa.RecordBatch:
     """The rows of results with since <= time < until. batch: ordered by time."""
-    first, last = np.searchsorted(batch.column(0).to_numpy(), (since, until))
+    first, last = np.searchsorted(event_times(batch), (since, until))
     return batch.slice(first, last - first)
 
 

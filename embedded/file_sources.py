@@ -20,6 +20,7 @@ import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.parquet
 
+from boreal.model.columns import event_times
 from boreal.model.errors import UserError
 from boreal.model.schema import Schema
 from boreal.query.csv_form import Csv
@@ -84,7 +85,7 @@ class SourceRows:
     @property
     def times(self) -> np.ndarray:
         """The event times: int64, microseconds since the Unix epoch, ascending."""
-        times: np.ndarray = self.batch.column(0).to_numpy()
+        times: np.ndarray = event_times(self.batch)
         return times
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
+from boreal.model.columns import event_times
 from boreal.model.frames import INFINITY, Frame, LogId
 from boreal.query.plan import Plan
 from embedded.recording import RecordedStream, Recording
@@ -56,5 +57,5 @@ class RecordedSources:
         since, until = self.sent[name], int(np.searchsorted(stream.arrived, now, side="right"))
         self.sent[name] = until
         rows = stream.batch.slice(since, until - since)
-        times = rows.column(0).to_numpy()
+        times = event_times(rows)
         return rows if (times[1:] >= times[:-1]).all() else rows.take(pa.array(np.argsort(times, kind="stable")))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import isfinite
 from typing import Any, NoReturn
 
@@ -18,11 +18,9 @@ from boreal.model.schema import FIRST_TIME_US, LAST_TIME_US, Type
 from formats.columns import NULL_TEXTS, convert
 
 FEW_RECORDS = 256
-"""Arrow is faster for more, also where threads wait for each other."""
+"""For so many, Python takes about as long as Arrow does where no thread waits, and for more it takes longer."""
 
 _MICROSECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000}
-
-
 _MINUS_ZERO = re.compile(rb"-0[\s,}\]]")
 """A double of its own, which Python takes for the int 0."""
 
@@ -68,42 +66,27 @@ def few_times(values: Sequence[Any], unit: str) -> np.ndarray | None:
 
 def few_column(values: Sequence[Any], kind: Type, unit: str) -> pa.Array | None:
     """The values as `kind.arrow`; None if one needs more than to be taken as it is."""
-    taken = _TAKEN.get(kind)
+    types = _TYPES.get(kind, (str,))
+    if not all(value is None or type(value) in types for value in values):
+        return None
     try:
-        if taken is not None:
-            found = taken(values)
-            return None if found is None else pa.array(found, kind.arrow)
-        if not all(value is None or type(value) is str for value in values):
-            return None
-        return convert(pa.array(values, pa.string()), kind, unit)
+        if kind not in _TYPES:
+            return convert(pa.array(values, pa.string()), kind, unit)
+        if kind is Type.STRING:
+            values = [None if value in NULL_TEXTS else value for value in values]
+        elif kind is Type.DOUBLE:
+            values = [None if value is None else float(value) for value in values]
+            if not all(value is None or isfinite(value) for value in values):
+                return None
+        return pa.array(values, kind.arrow)
     except (pa.ArrowException, OverflowError, UnicodeEncodeError):
         return None
 
 
-def _strings(values: Sequence[Any]) -> Sequence[str | None] | None:
-    if not all(value is None or type(value) is str for value in values):
-        return None
-    return [None if value in NULL_TEXTS else value for value in values]
-
-
-def _ints(values: Sequence[Any]) -> Sequence[int | None] | None:
-    return values if all(value is None or type(value) is int for value in values) else None
-
-
-def _doubles(values: Sequence[Any]) -> Sequence[float | None] | None:
-    if not all(value is None or type(value) in (float, int) for value in values):
-        return None
-    found = [None if value is None else float(value) for value in values]
-    return found if all(value is None or isfinite(value) for value in found) else None
-
-
-def _bools(values: Sequence[Any]) -> Sequence[bool | None] | None:
-    return values if all(value is None or type(value) is bool for value in values) else None
-
-
-_TAKEN: dict[Type, Callable[[Sequence[Any]], Sequence[Any] | None]] = {
-    Type.STRING: _strings,
-    Type.INT: _ints,
-    Type.DOUBLE: _doubles,
-    Type.BOOL: _bools,
+_TYPES: dict[Type, tuple[type, ...]] = {
+    Type.STRING: (str,),
+    Type.INT: (int,),
+    Type.DOUBLE: (float, int),
+    Type.BOOL: (bool,),
 }
+"""What values may be that are taken as they are. Those of other columns are texts, which `convert` reads."""

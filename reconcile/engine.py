@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median_low
 
+from boreal.model.columns import batch_bytes
 from boreal.model.errors import BorealError, ProtocolError
 from boreal.query.plan import Plan
 from reconcile.consequences import Consequence
@@ -110,7 +111,7 @@ class Engine:
         if self.host is not None:
             return self._noted(self.host.obey(order))
         self.number += 1
-        nbytes = sum(batch.nbytes for batch in order.batches.values()) if isinstance(order, Step) else 0
+        nbytes = sum(map(batch_bytes, order.batches.values())) if isinstance(order, Step) else 0
         is_live = isinstance(order, Step) and order.tentative
         self.under_way.append(UnderWay(self.number, now, nbytes, what, is_live, is_timed, then))
         self.nbytes += nbytes

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from boreal.model.columns import event_times
+from boreal.model.columns import batch_bytes, event_times
 from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo, ingest_at
 from boreal.model.partition import split
 from boreal.query.plan import Edge
@@ -217,7 +217,7 @@ class SOutput:
         stay in one frame. Tentative rows need this, because a reader that switches to another replica continues by t_max
         (R23), which is the same for all rows of a bucket."""
         # The buffers are at least as large as the rows, and their size costs little to ask for.
-        if rows.get_total_buffer_size() <= self.frame_bytes or rows.nbytes <= self.frame_bytes:
+        if rows.get_total_buffer_size() <= self.frame_bytes or batch_bytes(rows) <= self.frame_bytes:
             yield rows
             return
         middle = rows.num_rows // 2
@@ -258,7 +258,7 @@ class SOutput:
     def _write_stable(self, track: _Track, frame: Data | Boundary) -> list[Append]:
         if self.deferred is not None:
             self.deferred.append((track, frame))
-            self.deferred_bytes += frame.batch.nbytes if isinstance(frame, Data) else 64
+            self.deferred_bytes += batch_bytes(frame.batch) if isinstance(frame, Data) else 64
             return []
         if isinstance(frame, Data):
             track.visible = frame.first_id + frame.batch.num_rows

@@ -1,7 +1,7 @@
-"""The values of Arrow columns as numpy arrays that share their memory.
+"""The values of Arrow columns as numpy arrays that share their memory, and the size of batches.
 
-`pyarrow.Array.to_numpy` lets another thread have the interpreter, and so do most calls of Arrow's. Where many threads wait for
-it, the caller gets it back some milliseconds later.
+Arrow's own `to_numpy` and `nbytes` let another thread have the interpreter, as most of its calls do. Where many threads wait
+for it, the caller gets it back some milliseconds later.
 """
 
 from __future__ import annotations

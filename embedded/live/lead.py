@@ -11,6 +11,7 @@ from typing import assert_never
 
 import numpy as np
 
+from boreal.model.columns import event_times
 from boreal.model.frames import Boundary, Data, Frame, RecDone, Start, Undo
 from logs.log import Log
 
@@ -33,7 +34,7 @@ class Lead:
         epoch = frame.epoch + self.epochs
         match frame:
             case Data():
-                before = int(np.searchsorted(frame.batch.column(0).to_numpy(), self.at)) if not frame.tentative else 0
+                before = int(np.searchsorted(event_times(frame.batch), self.at)) if not frame.tentative else 0
                 if before == frame.batch.num_rows:
                     return None
                 return replace(frame, epoch=epoch, first_id=frame.first_id + before + self.ids, batch=frame.batch.slice(before))
@@ -57,7 +58,7 @@ def place_at(log: Log, time: int) -> tuple[int, int]:
         items = log.read(offset, READ_FRAMES, skip_revoked=True)
         for place, frame in items:
             if isinstance(frame, Data) and not frame.tentative:
-                before = int(np.searchsorted(frame.batch.column(0).to_numpy(), time))
+                before = int(np.searchsorted(event_times(frame.batch), time))
                 next_id = frame.first_id + before
                 if before < frame.batch.num_rows:
                     return place, next_id
