@@ -13,13 +13,13 @@ from deployment.layout import Layout
 from deployment.query_record import QueryRecord
 from intake.calm import CALM_S
 from services.hosting.commits import CommitPace
-from services.hosting.gathering import GatherPace
 from services.hosting.host_loop import HostLoop
 from services.hosting.process import QueryProcess, StatusDesk, StatusPublisher, StopSignal, now_us, run_process, set_clock
 from services.hosting.turns import Turns
 from services.kafka.clusters import Cluster, make_clusters
 from services.kafka.control_desk import ControlDesk
 from services.kafka.end_desk import EndDesk
+from services.kafka.gathering import FEW_LOGS, FEW_SOURCES, GatherPace
 from services.kafka.load import Load
 from services.kafka.queries import QueryRegistry, SharedWatch
 from services.kafka.settings import ServiceSettings, load_settings
@@ -66,12 +66,12 @@ class Connections:
         """Whether the process gathers what can wait."""
         self.commits = CommitPace(self.load.degree)
         """How often its egresses commit transactions."""
-        self.gathering = GatherPace(self.load.degree)
+        self.gathering = GatherPace(FEW_SOURCES, self.load.degree)
         """To what degree its sources let rows gather."""
         self.turns = Turns()
         """The turns of the roles that have rows."""
         self._client_id = client_id
-        self.logs = LogClients(self.clusters, self.load.degree)
+        self.logs = LogClients(self.clusters, GatherPace(FEW_LOGS, self.load.degree))
         """The clients that write and search logs."""
         self._paths = {site: LogPath.to(cluster, self.logs.local[site]) for site, cluster in self.clusters.items()}
         self._stream_paths: dict[str, LogPath] = {}

@@ -45,8 +45,8 @@ RECORD_BYTES = 1_500
 
 FOR_EVER_MS = 7 * 24 * 3_600_000
 """A timeout that is never reached."""
-ROW_LINGER_MS = 5
-"""The same for rows that librdkafka writes: long enough for a thread that waits for a core while it hands them over."""
+ROW_LINGER_MS = 1
+"""The same for rows that librdkafka writes, which are handed over at once."""
 LINGER_MS = 1
 """Records sent to a partition within this time go in one request, for example rows and their boundary. Without it, a producer
 sends the first record alone, and the others wait until it is acknowledged."""

@@ -38,10 +38,10 @@ from intake.intake import Intake, rows_not_held
 from intake.user_records import PartitionRecords, Records
 from logs.source_restart import SourceRestart
 from services.hosting.failpoints import failpoint, wanted
-from services.hosting.gathering import GatherPace
 from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, StopSignal, now_us
 from services.hosting.registry import Registry, RegistryError
 from services.hosting.turns import Turns
+from services.kafka.gathering import FEW_SOURCES, GatherPace
 from services.source.letters import Letters
 from services.source.post_box import STALLED_S, PostBox
 from services.source.user_topic import UserTopic
@@ -105,7 +105,7 @@ class SourceIncarnation:
         self.evidence = Evidence(inputs.topic, now_us, intake.answer)
         self._stopping = stopping
         self._fenced = fenced
-        self._gathering = gathering or GatherPace()
+        self._gathering = gathering or GatherPace(FEW_SOURCES)
         self._turns = turns or Turns()
         self._rest_until_us = self._rested_us = self._said_rest_us = 0
         self._has_begun = self._is_absent = self._is_unanswered = self._is_stalled = False

@@ -45,9 +45,11 @@ GATHER_S, SOURCE_GATHER_S = 0.1, 0.02
 """How long a boundary of a calm instance, and of a calm source, may wait for those of other logs. No reader waits for it, and a
 request costs nearly as much for one log as for many. But a source takes no rows before Kafka has its boundary."""
 LOADED_GATHER_S = 0.02
-"""How long few rows, and what comes with them, may wait for those of other logs while the process is loaded."""
+"""How long few rows, and what comes with them, may wait for those of other logs where the logs of the process gather."""
 FEW_BYTES = 32 << 10
 """An append of more gains nothing by waiting for others."""
+CALM_APPENDS = 16
+"""A log has rows if one of so many appends brings some."""
 RESEND_S = 1.0
 """After so long `flush` sends itself what still waits."""
 HISTORY_LOOK_S = 10.0
@@ -110,8 +112,10 @@ class KafkaLog:
         self._unacknowledged = self._unacknowledged_bytes = 0
         self._unsent: list[WrittenRecord] = []
         self._is_gathering = False
-        """Whether what the process appends while it is loaded waits with what is unsent."""
+        """Whether what is appended while logs gather waits with what is unsent."""
         self._is_prompt = False
+        self._since_rows = CALM_APPENDS
+        """How many appends brought no rows, since one that did."""
         self._is_fenced = self._is_closed = False
         self._window_frames = window_frames
         self._read_window: _Window | None = None
@@ -210,8 +214,11 @@ class KafkaLog:
                 facts = _facts_after(*facts, frame)
                 records.append((frame, *encode_record(frame, *facts)))
             is_calm = all(isinstance(frame, Boundary) and frame.pause for frame in frames)
-            is_few = self._site.is_loaded and sum(len(value) for _, value, _ in records) < FEW_BYTES
-            self._choose_producer(frames, is_calm or is_few)
+            brings_rows = any(isinstance(frame, Data) for frame in frames)
+            self._since_rows = 0 if brings_rows else self._since_rows + 1
+            may_gather = self._site.gathering.degree(self, self._since_rows < CALM_APPENDS) > 0
+            is_few = may_gather and sum(len(value) for _, value, _ in records) < FEW_BYTES
+            self._choose_producer(brings_rows, is_calm or is_few)
             gather_s = self._gather_s(is_calm, is_few)
             for frame, value, headers in records:
                 with self._flow:
@@ -234,7 +241,7 @@ class KafkaLog:
 
     def _gather_s(self, is_calm: bool, is_few: bool) -> float | None:
         """For how long the next frames may wait for those of other logs; None if they do not. is_few: they are small, and the
-        process is loaded."""
+        logs of the process gather."""
         if is_few and not self.may_wait and (self._is_gathering or not self._unsent):
             return LOADED_GATHER_S
         # What waits already has waited long enough; and nothing overtakes it. What follows rows goes with them: for a reader it
@@ -243,11 +250,10 @@ class KafkaLog:
             return GATHER_S if self.id.replica else SOURCE_GATHER_S
         return None
 
-    def _choose_producer(self, frames: Sequence[Frame], may_wait: bool) -> None:
+    def _choose_producer(self, brings_rows: bool, may_wait: bool) -> None:
         """The producer for the next frames, which may wait for those of other logs or not. The other one takes over when Kafka
         has all that the present one was given, since nothing keeps what two producers send in order."""
         if self._unacknowledged == 0:
-            brings_rows = any(isinstance(frame, Data) for frame in frames)
             self._is_prompt = (brings_rows or self._is_prompt) and not may_wait
 
     @property
@@ -357,6 +363,7 @@ class KafkaLog:
     def close(self) -> None:
         """Hand on nothing more of what is written. Call when nothing more is appended."""
         self._is_closed = True
+        self._site.gathering.leave(self)
         self._site.local.end(self, self._partition.place)
 
     # Reading

@@ -22,7 +22,7 @@ from boreal.model.errors import BorealError
 from boreal.model.frames import LogId
 from boreal.model.lazy import lazy_once
 from services.kafka.clusters import Cluster, close_producer, silence_producer
-from services.kafka.load import LoadDegree
+from services.kafka.gathering import FEW_LOGS, GatherPace
 from services.kafka.row_producers import KafkaPythonRows, RowProducer
 from services.storage.local_logs import LocalLogs
 from services.storage.log_partition import make_log_consumer
@@ -60,13 +60,14 @@ class AppendRefusedError(BorealError):
 class SiteClients:
     """The clients with which one process reads and writes the logs of one site, and writes q.out; created on first use."""
 
-    def __init__(self, cluster: Cluster, load: LoadDegree = lambda: 0, local: LocalLogs | None = None) -> None:
-        """load: of the process; while it is loaded, what logs append is gathered. local: hands what is written to those who
-        read it in this process; None: nobody does."""
+    def __init__(self, cluster: Cluster, gathering: GatherPace | None = None, local: LocalLogs | None = None) -> None:
+        """gathering: of the logs of the process; None: what logs with rows append is not gathered. local: hands what is written
+        to those who read it in this process; None: nobody does."""
         self._cluster = cluster
         self.local = local or LocalLogs()
         """Takes what Kafka has confirmed."""
-        self._load = load
+        self.gathering = gathering or GatherPace(FEW_LOGS)
+        """Whether what logs append is gathered."""
         self._reading = threading.RLock()
         self.making = threading.RLock()
         """Each client is made once: with two producers, frames of a log would change places."""
@@ -96,11 +97,6 @@ class SiteClients:
         if consumer is not None:
             consumer.close(autocommit=False, timeout_ms=CLOSE_MS)
 
-    @property
-    def is_loaded(self) -> bool:
-        """Whether what logs append is gathered."""
-        return self._load() > 0
-
     @lazy_once
     def producer(self) -> KafkaProducer:
         """Writes logs with rows."""
@@ -108,7 +104,7 @@ class SiteClients:
 
     @lazy_once
     def patient_producer(self) -> KafkaProducer:
-        """Writes logs without rows, and, while the process is loaded, logs with few rows at a time. kafka-python looks at each
+        """Writes logs without rows, and, where they gather, logs with few rows at a time. kafka-python looks at each
         partition that it has ever written, for every request, and Kafka handles the requests of a client one after the other:
         so calm logs cost those with rows nothing."""
         return self._make_producer(linger_ms=LINGER_MS)
@@ -169,12 +165,12 @@ class LogClients:
     then nobody can write with them, and roles that begin later get others. A query whose append was rejected gets its own from
     then on, so that it cannot stop the others again."""
 
-    def __init__(self, clusters: Mapping[str, Cluster], load: LoadDegree = lambda: 0) -> None:
-        """load: as for `SiteClients`."""
+    def __init__(self, clusters: Mapping[str, Cluster], gathering: GatherPace | None = None) -> None:
+        """gathering: as for `SiteClients`."""
         self._clusters = clusters
         self.local = {site: LocalLogs() for site in clusters}
         """By site: hand what is written to those who read it in this process."""
-        self._load = load
+        self._gathering = gathering
         self._lock = threading.Lock()
         self._shared: dict[str, SiteClients] = {}
         self._users: Counter[SiteClients] = Counter()
@@ -216,7 +212,7 @@ class LogClients:
         return self._shared[site]
 
     def _make(self, site: str) -> SiteClients:
-        return SiteClients(self._clusters[site], self._load, self.local[site])
+        return SiteClients(self._clusters[site], self._gathering, self.local[site])
 
 
 class WaitingLog(Protocol):

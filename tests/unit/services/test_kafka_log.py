@@ -21,8 +21,9 @@ from kafka.producer.record_accumulator import RecordAccumulator
 from boreal.model import codec
 from boreal.model.frames import Boundary, Data, LogId, Origin
 from services.kafka.clusters import Cluster
+from services.kafka.gathering import FEW_LOGS, GatherPace
 from services.storage import kafka_log as kafka_module
-from services.storage.kafka_log import FEW_BYTES, KEPT_BYTES, KafkaLog
+from services.storage.kafka_log import CALM_APPENDS, FEW_BYTES, KEPT_BYTES, KafkaLog
 from services.storage.local_logs import Written
 from services.storage.log_clients import AppendRefusedError, GatheredLogs, SiteClients
 from tests.waiting import start_until_it_waits, wait
@@ -298,9 +299,9 @@ def test_a_log_with_rows_has_another_producer_as_soon_as_kafka_has_what_the_firs
 
 @pytest.fixture
 def degree(calm: Calm) -> Iterator[list[int]]:
-    """How loaded the process of these logs is; empty: not at all."""
+    """How loaded the process of these logs is, of which many have rows; empty: not at all."""
     degrees: list[int] = []
-    calm[1][0]._site._load = lambda: sum(degrees)
+    calm[1][0]._site.gathering = GatherPace((-1,), lambda: sum(degrees))
     yield degrees
 
 
@@ -320,6 +321,32 @@ def test_few_rows_wait_for_those_of_other_logs_while_the_process_is_loaded(calm:
     assert kafka.sent[3:] == [(0, 8), (0, 8)], "nothing waits where the process has time"
     log.send_gathered()
     assert len(kafka.sent) == 5
+
+
+def test_rows_wait_for_no_others_where_few_logs_have_some(calm: Calm) -> None:
+    """One query alone may fill its machine: then there is nothing that could go with its frames."""
+    _, _, waiting = calm
+    site = SiteClients(cast(Cluster, Sent()), GatherPace(FEW_LOGS, lambda: 1))
+    logs = [KafkaLog(LogId("out", "r0", partition), "out", site) for partition in range(FEW_LOGS[0] + 2)]
+
+    def waits(log: KafkaLog, *frames: Data | Boundary) -> bool:
+        """Whether frames that a log appends wait for those of others."""
+        waiting.clear()
+        log.append_later(*frames)
+        is_waiting = log in waiting
+        log.send_gathered()
+        return is_waiting
+
+    *few, last, quiet = logs
+    assert [waits(log, ROWS) for log in (*few, last)] == [False] * len(few) + [True]
+    assert waits(few[0], ROWS) and waits(quiet, BUSY)
+    for _ in range(CALM_APPENDS):
+        waits(few[0], BUSY)
+    assert not waits(last, ROWS), "one has no rows any more"
+    waits(few[0], ROWS)
+    assert waits(last, ROWS)
+    few[1].close()
+    assert not waits(last, ROWS), "one is closed"
 
 
 def test_rows_wait_for_no_others_where_they_are_many_or_the_topic_is_unknown(calm: Calm, degree: list[int]) -> None:
@@ -346,7 +373,7 @@ def test_what_could_not_be_sent_with_others_is_sent_by_who_waits_for_it(calm: Ca
 def test_few_rows_have_the_patient_producer_while_the_process_is_loaded() -> None:
     prompt, patient = Sent(), Sent()
     degree = 0
-    site = SiteClients(cast(Cluster, Kafka()), lambda: degree)
+    site = SiteClients(cast(Cluster, Kafka()), GatherPace((-1,), lambda: degree))
     site.producer, site.patient_producer = cast(Any, prompt), cast(Any, patient)
     sent: list[tuple[int, int]] = []
     for number, (rows, degree) in enumerate([(ROWS, 1), (MANY, 1), (ROWS, 0)]):  # noqa: B007 - the site asks for it
