@@ -22,6 +22,9 @@ class Topic:
         self.is_written = is_written
         self.record = QueryRecord("q", {}, 1)
 
+    def get(self, timeout: float) -> None:
+        """What Kafka says of a record that was sent."""
+
     def make_writer(self, transactional_id: str, answered_within_ms: int) -> Producer:
         return Producer(self)
 
@@ -35,7 +38,7 @@ class Producer:
         _, sent = read_query_record(b"q", value)
         assert sent is not None
         self._sent = sent
-        return SimpleNamespace(get=lambda timeout: None)
+        return SimpleNamespace(get=self._topic.get)
 
     def commit_transaction(self) -> None:
         error, self._topic.error = self._topic.error, None
@@ -62,6 +65,15 @@ def test_a_change_whose_commit_is_not_answered_is_made_once(is_written: bool, mo
 def test_a_commit_that_ends_with_another_error_is_that_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KafkaTimeoutError):
         restarted(Topic(KafkaTimeoutError("no answer"), True), monkeypatch)
+
+
+def test_a_record_that_is_not_taken_in_time_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(Topic):
+        def get(self, timeout: float) -> None:
+            raise KafkaTimeoutError("Timeout after waiting for 0 secs.")
+
+    with pytest.raises(KafkaTimeoutError, match="boreal.queries has not taken the record of q within 10 s"):
+        restarted(Full(KafkaError(), False), monkeypatch)
 
 
 def test_a_change_that_is_no_longer_wanted_after_an_unanswered_commit_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
