@@ -72,7 +72,7 @@ def test_a_record_that_is_not_taken_in_time_is_an_error_that_says_so(monkeypatch
         def get(self, timeout: float) -> None:
             raise KafkaTimeoutError("Timeout after waiting for 0 secs.")
 
-    with pytest.raises(KafkaTimeoutError, match="boreal.queries has not taken the record of q within 10 s"):
+    with pytest.raises(KafkaTimeoutError, match=r"boreal\.queries has not taken the record of q within 10 s"):
         restarted(Full(KafkaError(), False), monkeypatch)
 
 
