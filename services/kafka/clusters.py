@@ -45,8 +45,6 @@ RECORD_BYTES = 1_500
 
 FOR_EVER_MS = 7 * 24 * 3_600_000
 """A timeout that is never reached."""
-ROW_LINGER_MS = 1
-"""The same for rows that librdkafka writes, which are handed over at once."""
 LINGER_MS = 1
 """Records sent to a partition within this time go in one request, for example rows and their boundary. Without it, a producer
 sends the first record alone, and the others wait until it is acknowledged."""
@@ -162,7 +160,7 @@ class Cluster:
     def _row_options(self) -> dict[str, Any] | None:
         """Of librdkafka, to write what clients read; None if kafka-python serves."""
         found = self.librdkafka_options("BOREAL_ROW_PRODUCER", self._row_producer)
-        limits = {"message.max.bytes": MAX_FRAME_BYTES, "linger.ms": ROW_LINGER_MS, "request.timeout.ms": REQUEST_TIMEOUT_MS}
+        limits = {"message.max.bytes": MAX_FRAME_BYTES, "linger.ms": LINGER_MS, "request.timeout.ms": REQUEST_TIMEOUT_MS}
         return None if found is None else {**found, **limits, "retry.backoff.ms": 50}
 
     def librdkafka_options(self, variable: str, choice: ClientChoice) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from services.kafka.load import LoadDegree
 FEW_SOURCES = 1, 3
 """Where at most so many sources have rows, the degree is 0, or 1."""
 FEW_LOGS = (3,)
-"""The same of logs, which know the degrees 0 and 1: one query has at most three in a process, in two workers."""
+"""The same of logs, which know the degrees 0 and 1. A query with one stream has at most two in each of two workers."""
 
 
 class GatherPace:
