@@ -92,25 +92,24 @@ def _faults_of_out(broker: Broker, out: TopicPartition, expected: list[str]) -> 
     """What is wrong for a reader of q.out that keeps to the rules of docs/readers.md."""
     rows: list[Any] = []
     tentative: list[int] = []
-    newest = seq = before = 0
-    is_first = False
+    newest = highest = 0
+    lasts = {0}  # the last number of each of those that write as the newest incarnation
     for incarnation, id_, record in _records_of(broker, out):
         if incarnation < newest:
             continue
         number = record["seq"]
-        # Of two that begin at the same moment one only writes its first record, before or after the other one's. They may have
-        # found different ends of those before them.
-        is_of_twin = incarnation == newest and record["type"] == "undo" and number <= seq
-        is_after_twin = incarnation == newest and record["type"] == "undo" and is_first and seq < number <= before + 1
+        begins = incarnation > newest or record["type"] == "undo"
         if incarnation > newest:
-            before = seq
-        # An egress that begins while another one still writes may give numbers again, but leaves none out.
-        is_next = number == seq + 1 or (incarnation > newest and number <= seq)
-        if not (is_next or is_of_twin or is_after_twin):
-            yield f"seq {number} of incarnation {incarnation} after {seq} of {newest}"
+            newest, highest, lasts = incarnation, max(lasts), set()
+        # An egress that begins while another one still writes may give numbers again, but leaves none out. Of two that begin at
+        # the same moment one only writes its first record; they may have found different ends of those before them.
+        if begins and number <= highest + 1:
+            lasts.add(number)
+        elif number - 1 in lasts:
+            lasts = (lasts - {number - 1}) | {number}
+        else:
+            yield f"seq {number} of incarnation {incarnation} after {sorted(lasts)}, and {highest} of those before"
             return
-        is_first = incarnation > newest
-        newest, seq = incarnation, seq if is_of_twin else number
         match record["type"]:
             case "stable" if id_ == len(rows):
                 rows.append(record["data"])

@@ -36,6 +36,10 @@ def test_of_two_that_begin_at_one_moment_one_writes_its_first_record_only(seqs: 
     assert faults(*BEFORE, (2, first, "undo"), (2, second, "undo"), (2, max(seqs) + 1, "boundary")) == []
 
 
+def test_the_other_one_may_write_its_first_record_late() -> None:
+    assert faults(*BEFORE, (2, 2, "undo"), (2, 3, "boundary"), (2, 4, "undo"), (2, 4, "boundary"), (3, 5, "undo")) == []
+
+
 @pytest.mark.parametrize(
     "records",
     [
