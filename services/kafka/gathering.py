@@ -33,7 +33,10 @@ class GatherPace:
         leaves."""
         if has_rows != (one in self._busy):
             with self._lock:
-                (self._busy.add if has_rows else self._busy.discard)(one)
+                if has_rows:
+                    self._busy.add(one)
+                else:
+                    self._busy.discard(one)
         return min(self._load(), sum(len(self._busy) > few for few in self._few))
 
     def leave(self, one: object) -> None:
