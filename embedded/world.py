@@ -163,6 +163,8 @@ class Process:
     """The instance that the process runs."""
     instance: Instance | None = None
     """The machine of the present incarnation; None if the process is dead."""
+    near: frozenset[LogId] = frozenset()
+    """The logs that are nearest to the process, as in `Near`."""
     readers: dict[LogId, Reader] = field(default_factory=dict)
     """The followed logs."""
     watched: dict[LogId, bool] = field(default_factory=dict)
@@ -444,7 +446,7 @@ class World:
         clock = process.clock(self.now)
         process.is_busy = True
         effects, took = self.clock.charge(
-            partial(instance.begin, clock) if event is None else partial(instance.handle, event, clock), event
+            partial(instance.begin, clock, process.near) if event is None else partial(instance.handle, event, clock), event
         )
         self.at(self.now + max(took, 1) + process.drag_us, partial(self.finish, process, process.incarnation, effects, event))
 

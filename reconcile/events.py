@@ -169,6 +169,15 @@ class Threshold:
 
 
 @dataclass(frozen=True, slots=True)
+class Near:
+    """Which logs are read with the least delay from here. Of equally good replicas the nearest is read (R23)."""
+
+    logs: frozenset[LogId]
+    """Of each input with several replicas, the logs that the instance's own process writes, or else those that its own site
+    stores. They replace what was said before."""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointStored:
     """The store has confirmed a checkpoint. An upload that has not finished counts as absent (R19)."""
 
@@ -195,7 +204,7 @@ class Tick:
     None if no event waits."""
 
 
-Event = Frames | Tail | ReadDone | Unavailable | Received | Threshold | CheckpointStored | Answered | Tick
+Event = Frames | Tail | ReadDone | Unavailable | Received | Threshold | Near | CheckpointStored | Answered | Tick
 
 # Effects
 

@@ -28,6 +28,7 @@ from reconcile.events import (
     Frames,
     Heartbeat,
     InstanceId,
+    Near,
     PathAfter,
     ReadDone,
     Received,
@@ -68,7 +69,7 @@ class Instance:
         self.plan = plan
         self.fragment = fragment
         self.limits = limits
-        self.links = links_of(plan, fragment, me, plan.silence_us, limits.notes)
+        self.links = links_of(plan, fragment, me, plan.silence_us, limits)
         self.by_log = {c.log: link for link in self.links for c in link.upstream.candidates}
         self.graph = FragmentGraph(fragment)
         self.is_read_alone = plan.is_read_alone(fragment)
@@ -149,8 +150,8 @@ class Instance:
 
     # The four calls
 
-    def begin(self, now: int) -> list[Effect]:
-        """The first call. CorruptError if the state comes from a checkpoint that is damaged."""
+    def begin(self, now: int, near: frozenset[LogId] = frozenset()) -> list[Effect]:
+        """The first call. near: as in the event `Near`. CorruptError if the state comes from a checkpoint that is damaged."""
         restart, effects = self.restart, list[Effect]()
         if restart.state is not None and self.engine.host is None:
             self.graph.decode(restart.state)
@@ -174,6 +175,7 @@ class Instance:
         self.stagger.watch(self.state, now)
         effects.append(StateChanged(self.state))
         for link in self.links:
+            link.upstream.set_near(near)
             effects += link.upstream.begin(now, link.port.tape.next_id - 1)
         self.checkpoint_at = now + (self.plan.checkpoint_interval_us or 0)
         return effects
@@ -212,6 +214,9 @@ class Instance:
                     self._beat_soon(now)
             case Threshold():
                 self._set_threshold(event)
+            case Near(logs):
+                for link in self.links:
+                    link.upstream.set_near(logs)
             case CheckpointStored(number):
                 self.claims.note_stored(number)
             case Answered(place, answer):
@@ -472,6 +477,8 @@ class Instance:
             if revoke:
                 port.revoke(now)
             effects += switched
+            if upstream.has_near:
+                effects += upstream.approach(now, port.tape.next_id - 1, port.is_firm)
             live = upstream.live
             port.observe(upstream.is_silent(live, now), live.state is State.STABLE)
 

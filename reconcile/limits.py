@@ -33,6 +33,9 @@ class Limits:
     lacking_heartbeats: int = 20
     """A replica whose log lacks rows that this instance needs is not read for so many heartbeat intervals. Another replica may
     deliver the rows meanwhile."""
+    near_silences: int = 8
+    """A nearer replica is read once it has been as good as the present one for so many silence timeouts: each change looks up
+    a place in a log, and rows wait for that."""
     forgotten_heartbeats: int = 100
     """A reader that has sent no `PathAfter` for so many heartbeat intervals counts as gone. This is several times as long as
     CALM_BEATS, after which it repeats what it has said, and far longer than the time after which a peer counts as dead: the

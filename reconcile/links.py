@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from boreal.model.frames import Boundary, Data, Frame, LogId, Start
 from boreal.query.plan import Fragment, Plan
 from reconcile.events import InstanceId
+from reconcile.limits import PRODUCTION, Limits
 from reconcile.status import PortStatus
 from reconcile.upstream import Candidate, Upstream
 from sunion.port import Port
 from sunion.sunion import Merge
-from sunion.tape import MAX_NOTES, Tape
+from sunion.tape import Tape
 
 HOP_SAMPLES = 256
 """The number of recent boundaries whose latency and clock lead count, for each port."""
@@ -117,7 +118,7 @@ class Link:
         return order[self.read_turn % len(order)].log
 
 
-def links_of(plan: Plan, fragment: Fragment, me: InstanceId, silence_us: int, most_notes: int = MAX_NOTES) -> list[Link]:
+def links_of(plan: Plan, fragment: Fragment, me: InstanceId, silence_us: int, limits: Limits = PRODUCTION) -> list[Link]:
     """The links, in the order of the fragment's input streams and, within a stream, of the producer's shards."""
     makers = {edge.name: producer for producer in plan.fragments for edge in producer.outputs}
     links = []
@@ -128,9 +129,10 @@ def links_of(plan: Plan, fragment: Fragment, me: InstanceId, silence_us: int, mo
             replicas = maker.replicas if maker else ("",)
             candidates = [Candidate(LogId(edge.name, replica, partition), 0) for replica in replicas]
             producers = tuple(InstanceId(maker.name, replica, shard) for replica in replicas) if maker else ()
-            tape = Tape(most_notes=most_notes)
+            tape = Tape(most_notes=limits.notes)
             port = Port(f"{edge.name}/{partition}", edge.operator, plan.bucket_us, 2 * plan.boundary_interval_us, tape)
-            links.append(Link(port, Upstream(candidates, silence_us), producers, plan.sources_of(edge)))
+            upstream = Upstream(candidates, silence_us, near_silences=limits.near_silences)
+            links.append(Link(port, upstream, producers, plan.sources_of(edge)))
     return links
 
 

@@ -10,6 +10,10 @@ To read a log from a row on takes time: its place is looked up, and its backlog 
 better and worse by turns, and a reader that followed each turn would never read anything. So each log that is left before its
 backlog is read makes the time four times as long for which the next one is not left (`patience_us`).
 
+Of equally good replicas the nearest is the best one to read: what the reader's own process writes reaches it without a fetch,
+and what its own site stores without crossing to another. A cut between sites, or the death of another process, then does not
+concern it either. A reader that had to leave the nearest returns to it once both have been STABLE for long enough (`approach`).
+
 A state says what a replica lacks, not what it delivers. So replicas are also compared by their boundaries. The lag of a
 replica is the time for which another one has been ahead of its boundary. A STABLE replica whose stable boundary lags by more
 than the reader can hold back ranks as one in UP_FAILURE. A replica whose newest boundary, stable or tentative, lags by more
@@ -124,6 +128,8 @@ class Candidate:
     """How much longer than usual it may be silent now, as its newest boundary says."""
     heard_since: int = 0
     """Clock value since which it was heard without a silence."""
+    is_near: bool = False
+    """Whether it is one of the nearest to the reader."""
     lacking_until: int = -1
     """The log lacks rows that this instance needs. It is not read again before this clock value."""
     state: State = State.STABLE
@@ -163,6 +169,12 @@ class Upstream:
     """By how much the stable boundary of a STABLE replica may lag."""
     slack_us: int = 0
     """By how much the newest boundary of any replica may lag."""
+    has_near: bool = False
+    """Whether some are the nearest."""
+    near_silences: int = 0
+    """A nearer replica is approached after so many silence timeouts."""
+    nearer_since: int | None = None
+    """Clock value since which a nearer replica than the live one has been STABLE, as the live one is; None if none is."""
     worse_since: int | None = None
     """Clock value since which another replica has lacked fewer inputs than the live one; None if none does."""
     live: Candidate = field(init=False)
@@ -180,12 +192,19 @@ class Upstream:
         self.live = self.candidates[0]
 
     def begin(self, now: int, after_id: int) -> list[Follow | Watch]:
-        """Follow the first replica from its stable id after_id + 1 on, and watch all replicas if there are several."""
+        """Follow the nearest replica, the first of several, from its stable id after_id + 1 on; watch all if there are
+        several."""
         for candidate in self.candidates:
             candidate.seen = candidate.heard_since = now
-        self.followed_at = now
+        self.live, self.followed_at = next((c for c in self.candidates if c.is_near), self.candidates[0]), now
         watches: list[Follow | Watch] = [Watch(c.log) for c in self.candidates if len(self.candidates) > 1]
         return [*watches, Follow(self.live.log, after_id)]
+
+    def set_near(self, logs: frozenset[LogId]) -> None:
+        """These logs are the nearest from now on."""
+        for candidate in self.candidates:
+            candidate.is_near = candidate.log in logs
+        self.has_near = any(candidate.is_near for candidate in self.candidates)
 
     def candidate(self, log: LogId) -> Candidate:
         """The candidate with this log."""
@@ -204,6 +223,8 @@ class Upstream:
         self.followed_at += late_us
         if self.worse_since is not None:
             self.worse_since += late_us
+        if self.nearer_since is not None:
+            self.nearer_since += late_us
 
     def forget_targets(self) -> None:
         """This instance was away, so each log has a backlog now. Its end is noted at the next frames."""
@@ -308,7 +329,7 @@ class Upstream:
         ranks = {c: live_rank if c is self.live else self.rank(c, now) for c in self.candidates}
         if ranks[self.live] is Rank.DEAD and now >= self.live.lacking_until and not self._is_survived():
             ranks[self.live] = _RANKS[self.live.state]
-        best = max(self.candidates, key=lambda c: (ranks[c], c is self.live, c is self.correcting))
+        best = max(self.candidates, key=lambda c: (ranks[c], c is self.live, c is self.correcting, c.is_near))
         move = MOVES[ranks[self.live], ranks[best]]
         if move is Move.LEAST_MISSING:
             best = self._least_missing(ranks, now)
@@ -329,13 +350,32 @@ class Upstream:
         if not self.must_follow:
             after.add(self.live.log)
         effects: list[Follow | Unfollow] = [Unfollow(log) for log in sorted(before - after)]
-        for log in sorted(after - before):
-            candidate = self.candidate(log)
-            # The needed rows may be older than its newest incarnation. So dead incarnations are recognised in the order of the
-            # log, from its beginning (R25).
-            candidate.target, candidate.next_offset, candidate.incarnation = None, 0, 0
-            effects.append(Follow(log, last_id))
+        effects += [self._follow(self.candidate(log), last_id) for log in sorted(after - before)]
         return move is Move.RESTART, effects
+
+    def approach(self, now: int, last_id: int, is_firm: bool) -> list[Follow | Unfollow]:
+        """Go over to a nearer replica, if it has been STABLE for long enough, as the live one has. To be called after `choose`.
+
+        last_id: as for `choose`. is_firm: whether the port has no tentative suffix, so that there is nothing to revoke.
+        """
+        nearer = None
+        if is_firm and not self.live.is_near and not self.must_follow and self.rank(self.live, now) is Rank.STABLE:
+            nearer = next((c for c in self.candidates if c.is_near and self.rank(c, now) is Rank.STABLE), None)
+        if nearer is None:
+            self.nearer_since = None
+            return []
+        if self.nearer_since is None:
+            self.nearer_since = now
+        if now - self.nearer_since < self.near_silences * self.silence_us:
+            return []
+        left, self.live, self.followed_at, self.nearer_since = self.live, nearer, now, None
+        return [Unfollow(left.log), self._follow(nearer, last_id)]
+
+    def _follow(self, candidate: Candidate, last_id: int) -> Follow:
+        # The needed rows may be older than its newest incarnation. So dead incarnations are recognised in the order of the log,
+        # from its beginning (R25).
+        candidate.target, candidate.next_offset, candidate.incarnation = None, 0, 0
+        return Follow(candidate.log, last_id)
 
     @property
     def _is_catching_up(self) -> bool:

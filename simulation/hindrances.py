@@ -23,6 +23,8 @@ HINDERED_SHARE = 0.3
 """The share of scenarios with a hindrance."""
 CALM_SHARE = 0.08
 """The share of scenarios in which no stream has rows for a while, and instances are heard less often."""
+NEAR_SHARE = 0.25
+"""The share of scenarios in which some replicas are nearer to their readers than others, and that changes."""
 LOADED_SHARE = 0.15
 """The share of scenarios in which the sources' processes are loaded for a while."""
 MIXED_SHARE = 0.3
@@ -76,6 +78,20 @@ def maybe_loaded(scenario: Scenario) -> Scenario:
     since = rng.randrange(max(intervals // 2, 1))
     loaded = Loaded(since, since + rng.randint(intervals // 4, intervals), rng.randint(1, MOST_LOADED))
     return replace(scenario, loaded=loaded, patterns=(*scenario.patterns, "loaded"))
+
+
+def maybe_near(scenario: Scenario) -> Scenario:
+    """In some scenarios a reader has one replica near it, such as one of its own process, for a while; faults may come before,
+    meanwhile and after."""
+    rng = Random(f"near {scenario.seed}")
+    if rng.random() >= NEAR_SHARE:
+        return scenario
+    nears = []
+    for who in instances(scenario.plan):
+        times = [0, *(rng.randrange(max(scenario.duration_us, 1)) for _ in range(rng.choice((0, 1, 2))))]
+        nears += [(at, who, rng.choice((0, 1, 1, 2, -1))) for at in sorted(times)]
+    limits = replace(scenario.limits, near_silences=rng.choice((0, 1, 2, 4)))
+    return replace(scenario, nears=tuple(nears), limits=limits, patterns=(*scenario.patterns, "near"))
 
 
 def maybe_second_site(scenario: Scenario) -> Scenario:

@@ -168,6 +168,8 @@ class Simulation:
             world.clocks[who] = MachineClock(world, world.processes[who], walls_us)
         world.network.slow += [LinkDelay(place, by_us) for place, by_us in self.scenario.hops_us]
         self.saboteur.plan(self.scenario.strikes)
+        for at, who, replica in self.scenario.nears:
+            world.at(at, partial(world.bring_near, who, replica))
         for who in world.processes:
             world.start(who)
         self.feeder.begin(world.append)

@@ -91,6 +91,8 @@ class Scenario:
     """How long the upload of a checkpoint takes."""
     keeps_records: bool = False
     """Whether the client's records are written and replayed."""
+    nears: tuple[tuple[int, InstanceId, int], ...] = ()
+    """(when, a reader, the number of the replica whose logs are nearest to it from then on; -1: none is)."""
     patterns: tuple[str, ...] = ()
     """The names of the patterns that the strikes were drawn from, for the coverage."""
     walls: dict[InstanceId, tuple[int, ...]] = field(default_factory=dict)
@@ -174,6 +176,7 @@ def make_reference(scenario: Scenario) -> Scenario:
         scenario,
         plan=calm,
         strikes=(),
+        nears=(),
         skews={},
         limits=PRODUCTION,
         copy_us=0,

@@ -26,6 +26,7 @@ from reconcile.events import (
     Follow,
     Frames,
     InstanceId,
+    Near,
     Obey,
     Read,
     ReadDone,
@@ -37,6 +38,7 @@ from reconcile.events import (
     Wake,
     Watch,
 )
+from reconcile.links import links_of
 from reconcile.recovery import VerifiedCheckpoint
 from reconcile.remote import Unreachable
 from simulation.clocks import MachineClock
@@ -144,6 +146,13 @@ class SimulatedWorld(World):
             self._fenced.setdefault(log, set()).add(self.logs.open(log).end)
         self._incarnations[log] = max(incarnation, newest)
         super().append(log, frame)
+
+    def bring_near(self, who: InstanceId, replica: int) -> None:
+        """From now on a reader has the logs of this replica nearest; -1: of none."""
+        process, name = self.processes[who], f"r{replica}"
+        inputs = links_of(self.plan, self.plan.fragment(who.fragment), who, self.plan.silence_us)
+        process.near = frozenset(c.log for link in inputs for c in link.upstream.candidates if c.log.replica == name)
+        self.deliver(who, Near(process.near))
 
     def has_begun_after(self, who: InstanceId, incarnation: int) -> bool:
         """Whether an incarnation after this one has written its START."""

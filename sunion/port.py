@@ -139,6 +139,11 @@ class Port:
         return self.upstream_cause == EARLY and self.suffix_boundary > self.tape.boundary
 
     @property
+    def is_firm(self) -> bool:
+        """Whether nothing tentative is in it, neither rows nor a boundary."""
+        return not self.suffix and self.suffix_boundary <= self.tape.boundary
+
+    @property
     def boundary(self) -> int:
         """Event time: the higher of the stable and the tentative boundary."""
         stable, tentative = self.tape.boundary, self.suffix_boundary

@@ -208,10 +208,12 @@ class EgressProcess:
 
     def _build_host(self, restart: Restart) -> InstanceHost:
         instance = Instance(self.plan, self.me, restart)
-        first_effects = instance.begin(now_us())
+        near = self.connections.near_logs(self.layout, self.me)
+        first_effects = instance.begin(now_us(), near.find())
         return build_host(
             instance,
             first_effects,
+            near,
             self.connections,
             self.layout,
             self.outlet,

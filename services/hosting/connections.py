@@ -12,6 +12,7 @@ from boreal.model.frames import LogId
 from deployment.layout import Layout
 from deployment.query_record import QueryRecord
 from intake.calm import CALM_S
+from reconcile.events import InstanceId
 from services.hosting.commits import CommitPace
 from services.hosting.host_loop import HostLoop
 from services.hosting.process import QueryProcess, StatusDesk, StatusPublisher, StopSignal, now_us, run_process, set_clock
@@ -25,6 +26,7 @@ from services.kafka.queries import QueryRegistry, SharedWatch
 from services.kafka.settings import ServiceSettings, load_settings
 from services.storage.log_clients import LogClients
 from services.storage.log_reader import LogPath
+from services.storage.near_logs import NearLogs
 from services.storage.record_group import RecordGroups
 from services.storage.shared_reader import SharedReader
 
@@ -104,6 +106,10 @@ class Connections:
     def topics_of(self, site: str) -> TopicClients:
         """How to reach the users' topics of a site."""
         return self._topics[site]
+
+    def near_logs(self, layout: Layout, who: InstanceId) -> NearLogs:
+        """Which logs are nearest to an instance of this process."""
+        return NearLogs(lambda log: self.path_to(log, layout), layout, who)
 
     def path_to(self, log: LogId, layout: Layout) -> LogPath:
         """How to read a log: with all other logs of its site, unless its stream has a proxy of its own. Such a process runs one

@@ -42,6 +42,7 @@ from reconcile.events import (
     Follow,
     Frames,
     InstanceId,
+    Near,
     Obey,
     Read,
     Received,
@@ -69,6 +70,7 @@ from services.kafka.control import ControlPlane
 from services.kafka.topics import control_topic
 from services.storage.kafka_log import KafkaLogStore
 from services.storage.log_reader import LogGap, LogPath, LogReaders, ReaderFailure, UnreadableRecord
+from services.storage.near_logs import NearLogs
 
 _logger = logging.getLogger("boreal.host")
 
@@ -122,6 +124,7 @@ class Outlet(Protocol):
 def build_host(
     instance: Instance,
     first_effects: Sequence[Effect],
+    near: NearLogs,
     connections: Connections,
     layout: Layout,
     outlet: Outlet,
@@ -131,7 +134,8 @@ def build_host(
 ) -> InstanceHost:
     """Make a host with a reader for each path to a log of the instance's inputs.
 
-    `first_effects`: what the instance's `begin` returned. `control`: of the query. The other parameters: see `InstanceHost`.
+    `first_effects`: what the instance's `begin` returned. `near`: of the instance. `control`: of the query. The other
+    parameters: see `InstanceHost`.
     """
 
     def path_to(log: LogId) -> LogPath:
@@ -155,6 +159,8 @@ def build_host(
     logs = [log for logs in layout.input_logs(instance.me).values() for log in logs]
     interval_us = instance.plan.boundary_interval_us
     host.readers = LogReaders(path_to, logs, layout, host.deliver, interval_us, lambda: host.gather_us)
+    near.tell(host.deliver)
+    host.on_close = near.close
     return host
 
 
@@ -214,6 +220,8 @@ class InstanceHost:
     """on_broken(log, offset, error): called for each record that is not a frame, in the host's thread."""
     on_corrected: Callable[[Correction], None] = lambda correction: None
     """Called after each correction, in the host's thread."""
+    on_close: Callable[[], None] = lambda: None
+    """Called when it is closed."""
     on_failed: Callable[[str], None] = lambda problem: None
     """Called with what has failed, before the process is asked to end, in the host's thread."""
     status: InstanceStatus = field(default_factory=InstanceStatus)
@@ -281,6 +289,7 @@ class InstanceHost:
         for thread in (self._thread, self._uploader):
             if thread is not None and thread is not threading.current_thread():
                 thread.join(timeout=2)
+        self.on_close()
         self.readers.close()
 
     # The loop
@@ -524,7 +533,7 @@ def _is_small(item: InboxItem) -> bool:
     """Whether handling an item is a matter of a moment: it brings few rows or none, and asks for no look into a log."""
     if isinstance(item, Frames):
         return sum(frame.batch.num_rows for _, frame in item.items if isinstance(frame, Data)) <= FEW_ROWS
-    return isinstance(item, Tail | Received)
+    return isinstance(item, Tail | Received | Near)
 
 
 def operator_problem(text: str) -> str | None:

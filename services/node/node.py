@@ -149,7 +149,8 @@ class NodeProcess:
     def _build_host(self, who: InstanceId, control: ControlPlane) -> InstanceHost:
         store = KafkaLogStore(self.clusters, self.layout, history_us=self.history_us, clients=self.connections.logs)
         self.stores.append(store)
-        instance, first_effects = self._begin_incarnation(who, store)
+        near = self.connections.near_logs(self.layout, who)
+        instance, first_effects = self._begin_incarnation(who, store, near.find())
         logs = [store.open(log) for log in self.layout.own_logs(who)]
         for log in logs:
             log.on_fenced = lambda log=log: self._fenced(log)  # type: ignore[misc]
@@ -157,6 +158,7 @@ class NodeProcess:
         host = build_host(
             instance,
             first_effects,
+            near,
             self.connections,
             self.layout,
             KafkaOutlet(logs),
@@ -168,9 +170,11 @@ class NodeProcess:
             host.give_order = partial(self.remote.give, who)
         return host
 
-    def _begin_incarnation(self, who: InstanceId, logs: KafkaLogStore) -> tuple[Instance, list[Effect]]:
+    def _begin_incarnation(
+        self, who: InstanceId, logs: KafkaLogStore, near: frozenset[LogId]
+    ) -> tuple[Instance, list[Effect]]:
         """A new incarnation of an instance, with its first effects: from the latest place whose state can be read and whose
-        inputs still exist (R25, R26)."""
+        inputs still exist (R25, R26). near: as in `Near`."""
         partners = [who._replace(replica=r) for r in self.layout.plan.fragment(who.fragment).replicas if r != who.replica]
         replicas = [(self.layout.own_logs(one), self._saved(one)) for one in (who, *partners)]
         inputs = self.layout.input_logs(who)
@@ -178,7 +182,7 @@ class NodeProcess:
         for restart in restarts(who, replicas, inputs, logs.open, logs.is_held, beginning):
             instance = Instance(self.layout.plan, who, restart)
             try:
-                first_effects = instance.begin(now_us())
+                first_effects = instance.begin(now_us(), near)
             except CorruptError as error:
                 _logger.error("a checkpoint of %s cannot be used, an older place is tried: %s", who, error)
                 continue

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -79,6 +79,25 @@ class LocalLogs:
         self._lock = threading.Lock()
         self._logs: dict[TopicPartition, _LocalLog] = {}
         self._followers: Counter[TopicPartition] = Counter()
+        self._listeners: dict[TopicPartition, tuple[Callable[[], None], ...]] = {}
+
+    # For those who choose what to follow
+
+    def is_written(self, place: TopicPartition) -> bool:
+        """Whether a role of this process writes a log."""
+        return place in self._logs
+
+    def tell_of_writer(self, place: TopicPartition, tell: Callable[[], None]) -> None:
+        """Call `tell`, which must not block, when a role of this process begins to write a log, or ends."""
+        with self._lock:
+            self._listeners[place] = (*self._listeners.get(place, ()), tell)
+
+    def forget(self, place: TopicPartition, tell: Callable[[], None]) -> None:
+        """Call it no more."""
+        with self._lock:
+            left = tuple(other for other in self._listeners.pop(place, ()) if other != tell)
+            if left:
+                self._listeners[place] = left
 
     # For followers
 
@@ -115,15 +134,20 @@ class LocalLogs:
         """Kafka has confirmed all that this writer has sent up to an offset. records: what was sent since the last call; none
         if it was not kept."""
         members: tuple[LocalMember, ...] = ()
+        listeners: tuple[Callable[[], None], ...] = ()
         with self._lock:
             log = self._logs.get(place)
             left = log.members if log is not None else ()
+            if log is None:
+                listeners = self._listeners.get(place, ())
             if log is None or log.writer is not writer:
                 self._logs[place] = _LocalLog(writer, end)
             elif records:
                 log.end, members, left = end, left, ()
             else:
                 log.end, log.members = end, ()
+        for tell in listeners:
+            tell()
         for member in left:
             member.read_alone()
         written = Written(records, end)
@@ -137,6 +161,9 @@ class LocalLogs:
             if log is None or log.writer is not writer:
                 return
             del self._logs[place]
+            listeners = self._listeners.get(place, ())
+        for tell in listeners:
+            tell()
         for member in log.members:
             member.read_alone()
 

@@ -9,7 +9,15 @@ from __future__ import annotations
 from random import Random
 
 from simulation.families import basic, clocks, limits, partial, paths, pauses
-from simulation.hindrances import maybe_ahead, maybe_calm, maybe_hindered, maybe_loaded, maybe_remote, maybe_second_site
+from simulation.hindrances import (
+    maybe_ahead,
+    maybe_calm,
+    maybe_hindered,
+    maybe_loaded,
+    maybe_near,
+    maybe_remote,
+    maybe_second_site,
+)
 from simulation.obligations import with_obligations
 from simulation.scenario import Families, Scenario
 
@@ -50,7 +58,7 @@ def make_scenario(seed: int) -> Scenario:
         family = pausing.choices(list(pauses.FAMILIES), [weight for weight, _ in pauses.FAMILIES.values()])[0]
     drawn = maybe_second_site(EVERY_FAMILY[family][1](seed, family, rng))
     if seed >= FIRST_PAUSING:
-        drawn = maybe_loaded(maybe_calm(drawn))
+        drawn = maybe_near(maybe_loaded(maybe_calm(drawn)))
     return with_obligations(maybe_hindered(maybe_remote(maybe_ahead(drawn))))
 
 

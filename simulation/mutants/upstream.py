@@ -7,7 +7,7 @@ from typing import Any
 
 import reconcile.instance
 import reconcile.upstream
-from boreal.model.frames import INFINITY, Start
+from boreal.model.frames import INFINITY, Start, State
 from intake.calm import CalmPace
 from logs.index import Index
 from reconcile.instance import Instance
@@ -23,6 +23,73 @@ def follow_one_row_too_late(patch: Patch) -> None:
         return lambda self, now, last_id: original(self, now, last_id + 1)
 
     patch(Upstream, "choose", make)
+
+
+@mutant
+def approach_from_one_row_too_late(patch: Patch) -> None:
+    """A reader that goes over to a nearer replica follows its log from one row too late."""
+
+    def make(original: Any) -> Any:
+        return lambda self, now, last_id, is_firm: original(self, now, last_id + 1, is_firm)
+
+    patch(Upstream, "approach", make)
+
+
+@caught_by("reconcile/test_upstream.py", "test_a_nearer_replica_waits_until_nothing_tentative_is_held")
+def approach_over_a_tentative_suffix(patch: Patch) -> None:
+    """A reader goes over to a nearer replica while it holds tentative rows, which nothing revokes (R23)."""
+
+    def make(original: Any) -> Any:
+        return lambda self, now, last_id, is_firm: original(self, now, last_id, True)
+
+    patch(Upstream, "approach", make)
+
+
+@caught_by("reconcile/test_upstream.py", "test_a_nearer_replica_is_not_read_unless_both_are_stable")
+def approach_one_that_fails(patch: Patch) -> None:
+    """A reader goes over to a nearer replica whatever that one's state is."""
+
+    def make(original: Any) -> Any:
+        def approach(self: Upstream, now: int, last_id: int, is_firm: bool) -> Any:
+            for candidate in self.candidates:
+                if candidate.is_near:
+                    candidate.state = State.STABLE
+            return original(self, now, last_id, is_firm)
+
+        return approach
+
+    patch(Upstream, "approach", make)
+
+
+@caught_by("reconcile/test_upstream.py", "test_a_nearer_replica_is_read_once_both_have_been_stable_for_long_enough")
+def approach_at_once(patch: Patch) -> None:
+    """A reader goes over to a nearer replica as soon as that one is STABLE. Each change costs a look into a log."""
+
+    def make(original: Any) -> Any:
+        def approach(self: Upstream, now: int, last_id: int, is_firm: bool) -> Any:
+            self.nearer_since = -INFINITY
+            return original(self, now, last_id, is_firm)
+
+        return approach
+
+    patch(Upstream, "approach", make)
+
+
+@caught_by("reconcile/test_upstream.py", "test_at_first_the_nearest_log_is_followed")
+def begin_far_away(patch: Patch) -> None:
+    """A reader begins with the first replica, however far away it is."""
+
+    def make(original: Any) -> Any:
+        def begin(self: Upstream, now: int, after_id: int) -> Any:
+            near = frozenset(candidate.log for candidate in self.candidates if candidate.is_near)
+            self.set_near(frozenset())
+            effects = original(self, now, after_id)
+            self.set_near(near)
+            return effects
+
+        return begin
+
+    patch(Upstream, "begin", make)
 
 
 @mutant

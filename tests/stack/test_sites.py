@@ -87,22 +87,35 @@ def test_each_of_two_sites_goes_on_with_the_streams_that_it_has(bench: Bench) ->
 def test_a_replica_that_has_lost_all_inputs_is_left_for_one_that_still_answers(bench: Bench) -> None:
     """Both are in UP_FAILURE, since a stream is missing everywhere. The one that is read then loses the other stream, too."""
     deployment = bench.deployment
-    with deployment.dead("node.r0"):
-        wait_until(lambda: _read_from(deployment) == {"r1"}, "the egress reads r1", deployment.explain)
-    deployment.wait_ready()
-    assert _read_from(deployment) == {"r1"}, "of two that are STABLE the one that is read is kept"
+    bench.breathe(1)
+    assert _read_from(deployment) == {"r0"}, "the egress reads the replica of its own site"
     since = bench.mark()
-    with deployment.frozen("source.right"):
+    with deployment.frozen("source.left"):
         bench.breathe(1.2 * X_S)
-        # Left is at a, and r1 is at b, where it goes on writing.
-        with deployment.cut("node.r1", "a"):
-            wait_until(lambda: _read_from(deployment) == {"r0"}, "the egress reads r0", deployment.explain)
+        # Right is at b, and r0 is at a, where it goes on writing.
+        with deployment.cut("node.r0", "b"):
+            wait_until(lambda: _read_from(deployment) == {"r1"}, "the egress reads r1", deployment.explain)
     report("a replica loses its last input while another stream is missing", bench.check(since))
 
 
-def _read_from(deployment: Deployment) -> set[str]:
-    """The replica that what clients at home were given last came from."""
-    return {record["replica"] for record in deployment.changes()[-1:]}
+@with_sites
+def test_each_egress_reads_the_replica_of_its_own_site_and_comes_back_to_it(bench: Bench) -> None:
+    """So a cut between the sites, or the death of what is at the other one, does not concern its clients."""
+    deployment = bench.deployment
+    bench.breathe(1)
+    assert (_read_from(deployment), _read_from(deployment, "b")) == ({"r0"}, {"r1"})
+    since = bench.mark()
+    with deployment.dead("node.r0"):
+        wait_until(lambda: _read_from(deployment) == {"r1"}, "the egress reads r1", deployment.explain)
+    deployment.wait_ready()
+    wait_until(lambda: _read_from(deployment) == {"r0"}, "the egress reads r0 again", deployment.explain)
+    report("a replica dies, and its readers return to it", bench.check(since))
+    assert_same_at_b(deployment)
+
+
+def _read_from(deployment: Deployment, site: str = "a") -> set[str]:
+    """The replica that what clients at a site were given last came from."""
+    return {record["replica"] for record in deployment.changes(site)[-1:]}
 
 
 @pytest.mark.soak

@@ -97,6 +97,77 @@ def test_of_equals_the_one_read_already_is_kept_then_the_lower() -> None:
     assert upstream.live.log == A
 
 
+NEAR_SILENCES = 8
+NEAR_AT = 1000 + NEAR_SILENCES * SILENCE
+
+
+def near_second(*states: State | None) -> Upstream:
+    """As `upstream_of`; the log of the second replica is the nearest."""
+    upstream = upstream_of(*states)
+    upstream.near_silences = NEAR_SILENCES
+    upstream.set_near(frozenset({B}))
+    return upstream
+
+
+def both_go_on(upstream: Upstream, at: int) -> None:
+    for candidate in upstream.candidates:
+        upstream.hear(candidate, boundary(S), at)
+
+
+def test_at_first_the_nearest_log_is_followed() -> None:
+    upstream = Upstream([Candidate(A, 0), Candidate(B, 0)], SILENCE)
+    upstream.set_near(frozenset({B}))
+    assert upstream.begin(0, 41) == [Watch(A), Watch(B), Follow(B, 41)] and upstream.live.log == B
+
+
+def test_a_nearer_replica_is_read_once_both_have_been_stable_for_long_enough() -> None:
+    upstream = near_second(S, S)
+    assert upstream.approach(1000, 7, True) == []
+    both_go_on(upstream, NEAR_AT - 1)
+    assert upstream.approach(NEAR_AT - 1, 7, True) == []
+    both_go_on(upstream, NEAR_AT)
+    assert upstream.approach(NEAR_AT, 9, True) == [Unfollow(A), Follow(B, 9)]
+    assert upstream.live.log == B and upstream.live.target is None
+    assert upstream.approach(NEAR_AT, 9, True) == [] and upstream.choose(NEAR_AT, 9) == (False, [])
+
+
+@pytest.mark.parametrize("states", [(S, U), (S, Z), (S, R), (S, DEAD), (U, U), (U, S)])
+def test_a_nearer_replica_is_not_read_unless_both_are_stable(states: tuple[State | None, State | None]) -> None:
+    upstream = near_second(*states)
+    upstream.nearer_since = 0
+    assert upstream.approach(1000, 7, True) == [] and upstream.nearer_since is None
+
+
+def test_a_nearer_replica_waits_until_nothing_tentative_is_held() -> None:
+    """To go over with a tentative suffix would revoke what a client was given, though nothing has failed."""
+    upstream = near_second(S, S)
+    upstream.nearer_since = 0
+    both_go_on(upstream, NEAR_AT)
+    assert upstream.approach(NEAR_AT, 7, False) == [] and upstream.nearer_since is None
+
+
+def test_what_is_no_longer_near_is_not_read_for_it() -> None:
+    upstream = near_second(S, S)
+    upstream.approach(1000, 7, True)
+    upstream.set_near(frozenset())
+    both_go_on(upstream, NEAR_AT)
+    assert upstream.approach(NEAR_AT, 7, True) == [] and upstream.live.log == A
+
+
+def test_of_equals_the_nearest_takes_over() -> None:
+    upstream = upstream_of(None, S, S)
+    upstream.set_near(frozenset({C}))
+    upstream.choose(1000, 0)
+    assert upstream.live.log == C
+
+
+def test_time_that_the_reader_was_away_does_not_bring_it_nearer() -> None:
+    upstream = near_second(S, S)
+    upstream.approach(1000, 7, True)
+    upstream.discount(8000)
+    assert upstream.nearer_since == 9000
+
+
 def test_a_correcting_branch_ends_when_its_replica_does() -> None:
     upstream = upstream_of(U, Z)
     upstream.choose(1000, 0)

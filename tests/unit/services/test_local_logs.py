@@ -105,6 +105,23 @@ def test_one_whose_follower_fails_reads_alone_and_the_writer_goes_on(
     assert (reader.taken, failing.times_alone) == ([5], 1)
 
 
+def test_who_asks_is_told_when_a_role_begins_to_write_a_log_and_when_it_ends() -> None:
+    local, told = LocalLogs(), list[bool]()
+
+    def tell() -> None:
+        told.append(local.is_written(PLACE))
+
+    local.tell_of_writer(PLACE, tell)
+    assert not local.is_written(PLACE)
+    local.confirm(WRITER, PLACE, (), 5)
+    local.confirm(WRITER, PLACE, (), 6)
+    local.end(WRITER, PLACE)
+    assert told == [True, False]
+    local.forget(PLACE, tell)
+    local.confirm(WRITER, PLACE, (), 7)
+    assert told == [True, False]
+
+
 @pytest.mark.parametrize("ends", [True, False])
 def test_all_read_alone_when_the_writer_ends_or_another_one_begins(local: LocalLogs, ends: bool) -> None:
     reader = joined(local, Reader(5))
