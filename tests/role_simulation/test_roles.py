@@ -35,7 +35,7 @@ FAULTS_OF: dict[str, str] = {"stable_outside_its_transaction": "twin"}
 """The faults that the seed has then, where those that it draws seldom show a mutant."""
 
 CAUGHT_JOINED_AT: dict[str, int] = {
-    "local_readers_outlive_their_writer": 44,
+    "local_readers_outlive_their_writer": 66,
     "placement_keeps_the_dead": 2,
     "replicas_share_a_worker": 66,
 }

@@ -87,8 +87,7 @@ def test_each_of_two_sites_goes_on_with_the_streams_that_it_has(bench: Bench) ->
 def test_a_replica_that_has_lost_all_inputs_is_left_for_one_that_still_answers(bench: Bench) -> None:
     """Both are in UP_FAILURE, since a stream is missing everywhere. The one that is read then loses the other stream, too."""
     deployment = bench.deployment
-    bench.breathe(1)
-    assert _read_from(deployment) == {"r0"}, "the egress reads the replica of its own site"
+    wait_until(lambda: _read_from(deployment) == {"r0"}, "the egress reads the replica of its own site", deployment.explain)
     since = bench.mark()
     with deployment.frozen("source.left"):
         bench.breathe(1.2 * X_S)
@@ -102,8 +101,9 @@ def test_a_replica_that_has_lost_all_inputs_is_left_for_one_that_still_answers(b
 def test_each_egress_reads_the_replica_of_its_own_site_and_comes_back_to_it(bench: Bench) -> None:
     """So a cut between the sites, or the death of what is at the other one, does not concern its clients."""
     deployment = bench.deployment
-    bench.breathe(1)
-    assert (_read_from(deployment), _read_from(deployment, "b")) == ({"r0"}, {"r1"})
+    for site, replica in (("a", "r0"), ("b", "r1")):
+        wait_until(lambda: bool(_read_from(deployment, site)), f"the egress of {site} has given rows", deployment.explain)
+        assert _read_from(deployment, site) == {replica}
     since = bench.mark()
     with deployment.dead("node.r0"):
         wait_until(lambda: _read_from(deployment) == {"r1"}, "the egress reads r1", deployment.explain)
