@@ -77,6 +77,9 @@ class EgressProcess:
         with ExitStack() as stack:
             self.rows = self._final_topics(record)
             stack.callback(lambda: self.rows.close())
+            clients = connections.logs.lease({self._out_topic})
+            stack.callback(connections.logs.give_back, clients.values())
+            _ = clients[site].row_producer  # librdkafka's may send only half a second later: the first rows would wait for it
             tail = read_out_tail(self.clusters[self.site], self._out_topic, self.rows.next_id)
             self.version = record.version if tail.version is None else tail.version
             if self.version not in (run.version for run in record.runs()):
@@ -89,8 +92,6 @@ class EgressProcess:
             tail = self._tail_for(self.rows, tail)
             self.delays = RecentDelays(self.plan.delay_threshold_us)
             restart = self._restart(tail)
-            clients = connections.logs.lease({self._out_topic})
-            stack.callback(connections.logs.give_back, clients.values())
             self.out = stack.enter_context(closing(self._build_outlet(clients[site], tail, restart)))
             self.outlet = TakeoverOutlet(self.out, tail.written_to, self.exit_request.exit)
             self._prepare(record)

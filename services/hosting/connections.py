@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from boreal.model.errors import UserError
 from boreal.model.frames import LogId
 from deployment.layout import Layout
@@ -58,6 +60,7 @@ class Connections:
 
     def __init__(self, settings: ServiceSettings, client_id: str, counts_children: bool = False) -> None:
         """client_id: name of the process in Kafka's logs and metrics. counts_children: see `Resources`."""
+        pa.array(pa.array([0]).to_numpy())  # the first conversion imports modules, for which the first rows would wait
         self.settings = settings
         """The settings of the process."""
         self.clusters = make_clusters(settings, client_id)

@@ -154,6 +154,7 @@ class NodeProcess:
         logs = [store.open(log) for log in self.layout.own_logs(who)]
         for log in logs:
             log.on_fenced = lambda log=log: self._fenced(log)  # type: ignore[misc]
+            log.prepare()
         self.logs += logs
         host = build_host(
             instance,

@@ -156,6 +156,10 @@ class KafkaLog:
     def _index(self) -> Index:
         return self._window.index
 
+    def prepare(self) -> None:
+        """Make the client with which rows are appended: the first ones would wait for it. Waits for an unreachable cluster."""
+        _ = self._site.producer
+
     # Facts
 
     @property

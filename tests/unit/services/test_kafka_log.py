@@ -69,6 +69,15 @@ class Kafka:
         return self._kept.append(TopicPartition(topic, partition), 0, None, value, headers)[0]
 
 
+def test_the_client_for_rows_is_made_before_there_are_rows() -> None:
+    """Calm frames go by another one, so the first rows would wait until it is made."""
+    site = SiteClients(cast(Cluster, Kafka()))
+    log = KafkaLog(LogId("out", "r0", 0), "out", site)
+    assert "producer" not in site.__dict__
+    log.prepare()
+    assert "producer" in site.__dict__
+
+
 def test_boundaries_that_kafka_does_not_take_keep_to_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_module, "UNACKNOWLEDGED_BYTES", LIMIT)
     log = KafkaLog(LogId("out", "r0", 0), "out", SiteClients(cast(Cluster, Kafka())))
