@@ -87,13 +87,13 @@ def test_each_of_two_sites_goes_on_with_the_streams_that_it_has(bench: Bench) ->
 def test_a_replica_that_has_lost_all_inputs_is_left_for_one_that_still_answers(bench: Bench) -> None:
     """Both are in UP_FAILURE, since a stream is missing everywhere. The one that is read then loses the other stream, too."""
     deployment = bench.deployment
-    wait_until(lambda: _read_from(deployment) == {"r0"}, "the egress reads the replica of its own site", deployment.explain)
+    _await_read_from(deployment, "a", "r0")
     since = bench.mark()
     with deployment.frozen("source.left"):
         bench.breathe(1.2 * X_S)
         # Right is at b, and r0 is at a, where it goes on writing.
         with deployment.cut("node.r0", "b"):
-            wait_until(lambda: _read_from(deployment) == {"r1"}, "the egress reads r1", deployment.explain)
+            _await_read_from(deployment, "a", "r1")
     report("a replica loses its last input while another stream is missing", bench.check(since))
 
 
@@ -102,23 +102,21 @@ def test_each_egress_reads_the_replica_of_its_own_site_and_comes_back_to_it(benc
     """So a cut between the sites, or the death of what is at the other one, does not concern its clients."""
     deployment = bench.deployment
     for site, replica in (("a", "r0"), ("b", "r1")):
-        assert _first_read_from(deployment, site) == {replica}
+        _await_read_from(deployment, site, replica)
     since = bench.mark()
     with deployment.dead("node.r0"):
-        wait_until(lambda: _read_from(deployment) == {"r1"}, "the egress reads r1", deployment.explain)
+        _await_read_from(deployment, "a", "r1")
     deployment.wait_ready()
-    wait_until(lambda: _read_from(deployment) == {"r0"}, "the egress reads r0 again", deployment.explain)
+    _await_read_from(deployment, "a", "r0")
     report("a replica dies, and its readers return to it", bench.check(since))
     assert_same_at_b(deployment)
 
 
-def _first_read_from(deployment: Deployment, site: str) -> set[str]:
-    """The same, once clients there have been given something."""
-    wait_until(lambda: bool(_read_from(deployment, site)), f"the egress of {site} has given rows", deployment.explain)
-    return _read_from(deployment, site)
+def _await_read_from(deployment: Deployment, site: str, replica: str) -> None:
+    wait_until(lambda: _read_from(deployment, site) == {replica}, f"the egress of {site} reads {replica}", deployment.explain)
 
 
-def _read_from(deployment: Deployment, site: str = "a") -> set[str]:
+def _read_from(deployment: Deployment, site: str) -> set[str]:
     """The replica that what clients at a site were given last came from."""
     return {record["replica"] for record in deployment.changes(site)[-1:]}
 
