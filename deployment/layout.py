@@ -7,7 +7,7 @@ stream's topic. Every site has its own egress (R28). All other single parts are 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -178,14 +178,6 @@ class Layout:
         """Every instance of the query, and the egress of each site."""
         instances = [who for replica in self.replicas for who in self.instances(replica)]
         return instances + [self.egress_instance(site) for site in self.sites]
-
-    def near_logs(self, who: InstanceId, is_written_here: Callable[[LogId], bool]) -> frozenset[LogId]:
-        """What is nearest to an instance, as in `Near`. is_written_here: whether the instance's process writes a log."""
-        site, near = self.site_of_replica(who.replica), set[LogId]()
-        for logs in self.input_logs(who).values():
-            if len(logs) > 1:
-                near |= {log for log in logs if is_written_here(log)} or {log for log in logs if self.site_of(log) == site}
-        return frozenset(near)
 
     def readers(self) -> dict[str, list[InstanceId]]:
         """The instances that have a claim on each 'stream/partition' (R26, R27)."""

@@ -477,8 +477,7 @@ class Instance:
             if revoke:
                 port.revoke(now)
             effects += switched
-            if upstream.has_near:
-                effects += upstream.approach(now, port.tape.next_id - 1, port.is_firm)
+            effects += upstream.approach(now, port.tape.next_id - 1, port.is_firm)
             live = upstream.live
             port.observe(upstream.is_silent(live, now), live.state is State.STABLE)
 

@@ -169,8 +169,6 @@ class Upstream:
     """By how much the stable boundary of a STABLE replica may lag."""
     slack_us: int = 0
     """By how much the newest boundary of any replica may lag."""
-    has_near: bool = False
-    """Whether some are the nearest."""
     near_silences: int = 0
     """A nearer replica is approached after so many silence timeouts."""
     nearer_since: int | None = None
@@ -204,7 +202,6 @@ class Upstream:
         """These logs are the nearest from now on."""
         for candidate in self.candidates:
             candidate.is_near = candidate.log in logs
-        self.has_near = any(candidate.is_near for candidate in self.candidates)
 
     def candidate(self, log: LogId) -> Candidate:
         """The candidate with this log."""
@@ -359,9 +356,9 @@ class Upstream:
         last_id: as for `choose`. is_firm: whether the port has no tentative suffix, so that there is nothing to revoke.
         """
         nearer = None
-        if is_firm and not self.live.is_near and not self.must_follow and self.rank(self.live, now) is Rank.STABLE:
+        if is_firm and not self.live.is_near and not self.must_follow:
             nearer = next((c for c in self.candidates if c.is_near and self.rank(c, now) is Rank.STABLE), None)
-        if nearer is None:
+        if nearer is None or self.rank(self.live, now) is not Rank.STABLE:
             self.nearer_since = None
             return []
         if self.nearer_since is None:

@@ -83,6 +83,7 @@ class SourceProcess:
             start = Start(Origin("", former.incarnation + 1), 0)
             for id_, log in logs.items():
                 log.append_later(replace(start, next_id=former.written[id_.key]))
+            for log in logs.values():
                 log.prepare()
             letters = stack.enter_context(closing(Letters(self.own, lambda: self.readers.names, self.stream, self.topic_name)))
             topic = UserTopic(

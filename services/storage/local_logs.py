@@ -134,12 +134,10 @@ class LocalLogs:
         """Kafka has confirmed all that this writer has sent up to an offset. records: what was sent since the last call; none
         if it was not kept."""
         members: tuple[LocalMember, ...] = ()
-        listeners: tuple[Callable[[], None], ...] = ()
         with self._lock:
             log = self._logs.get(place)
             left = log.members if log is not None else ()
-            if log is None:
-                listeners = self._listeners.get(place, ())
+            listeners = self._listeners.get(place, ()) if log is None else ()
             if log is None or log.writer is not writer:
                 self._logs[place] = _LocalLog(writer, end)
             elif records:

@@ -16,19 +16,21 @@ class NearLogs:
     """Those of one instance."""
 
     def __init__(self, path_to: Callable[[LogId], LogPath], layout: Layout, who: InstanceId) -> None:
-        self._layout = layout
-        self._who = who
+        site = layout.site_of_replica(who.replica)
+        self._choices = [logs for logs in layout.input_logs(who).values() if len(logs) > 1]
+        logs = [log for logs in self._choices for log in logs]
+        self._of_site = {log for log in logs if layout.site_of(log) == site}
         self._local = {
-            log: (path_to(log).local, TopicPartition(layout.topic_of(log), log.partition))
-            for logs in layout.input_logs(who).values()
-            for log in logs
-            if len(logs) > 1
+            log: (path_to(log).local, TopicPartition(layout.topic_of(log), log.partition)) for log in logs
         }
         self._deliver: Callable[[Near], None] = lambda near: None
 
     def find(self) -> frozenset[LogId]:
         """The nearest logs now, as in `Near`."""
-        return self._layout.near_logs(self._who, self._is_written_here)
+        near = set[LogId]()
+        for logs in self._choices:
+            near.update({log for log in logs if self._is_written_here(log)} or self._of_site.intersection(logs))
+        return frozenset(near)
 
     def tell(self, deliver: Callable[[Near], None]) -> None:
         """Deliver them, and again whenever they have changed, until it is closed; from any thread, so it must not block."""
