@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from kafka import KafkaConsumer
-from kafka.errors import KafkaError, UnknownTopicOrPartitionError
+from kafka.errors import UnknownTopicOrPartitionError
 from kafka.net.compat import KafkaNetClient
 from kafka.net.selector import NetworkSelector
 
@@ -54,9 +54,10 @@ class SteadyWaker(NetworkSelector):  # type: ignore[misc]
             super().wakeup()
 
     def _process_events(self, event_list: list[Any]) -> None:
-        # Before the thread looks: what came before is found then, and what comes from now on wakes it.
-        self._is_woken = False
         super()._process_events(event_list)
+        # After it has taken the bytes by which it was woken: one that is sent in between would be taken with them, and nothing
+        # would wake it any more. And before it looks for work: what came until now is found then.
+        self._is_woken = False
 
 
 class SteadyNetClient(KafkaNetClient):  # type: ignore[misc]
@@ -88,7 +89,7 @@ def make_client(kind: Callable[..., Client], options: dict[str, Any]) -> Client:
 
     try:
         return kind(kafka_client=net_client, selector=QuickSelector, **options)
-    except KafkaError:
+    except BaseException:
         for client in made:
             client.close()
         raise

@@ -50,3 +50,39 @@ def test_what_comes_while_a_thread_looks_wakes_it_again() -> None:
         assert waker._wakeup_r.recv(16) == b"\0"
     finally:
         waker.close()
+
+
+class Interrupted:
+    """The socket by which a thread is woken. Another thread comes up just before it is read."""
+
+    def __init__(self, waker: SteadyWaker) -> None:
+        self._waker, self._socket = waker, waker._wakeup_r
+        self.is_over = False
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def recv(self, size: int) -> bytes:
+        if not self.is_over:
+            self.is_over = True
+            self._waker.wakeup()
+        return self._socket.recv(size)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def test_who_wakes_a_thread_that_is_being_woken_takes_nothing_from_those_who_come_after() -> None:
+    """The thread would sleep on with their work, until something else happens: a query was applied a minute late."""
+    waker = SteadyWaker()
+    try:
+        waker.wakeup()
+        waker._selector.unregister(waker._wakeup_r)
+        waker._wakeup_r = Interrupted(waker)
+        waker._selector.register(waker._wakeup_r, selectors.EVENT_READ, (None, None))
+        waker.poll(timeout_ms=10_000)
+        assert waker._wakeup_r.is_over
+        waker.wakeup()
+        assert waker._wakeup_r.recv(16) == b"\0"
+    finally:
+        waker.close()
