@@ -41,7 +41,7 @@ from embedded.live.source_archive import SourceFiles
 from embedded.live.thread import LiveThread
 from embedded.recording import Recording, Span, record
 from formats.dead_letter import LetterChoice, LetterPage, ReplayOutcome
-from services.hosting.traces import tells_corrections
+from services.hosting.traces import open_traces
 
 STALE_AFTER_MS = 5_000
 MOST_WAITING = 500_000
@@ -63,7 +63,9 @@ class EmbeddedInstallation:
         self._allow_chaos = allow_chaos
         self._thread = LiveThread(data)
         self.events = EventHistory()
-        self._thread.engine.tell_corrections(tells_corrections("api"))
+        self._traces = open_traces("api")
+        if self._traces is not None:
+            self._thread.engine.tell_corrections(self._traces.tell)
         journal = self._thread.engine.journal
         if journal.events:
             self.events.begin(journal.events[0][0])
@@ -80,6 +82,8 @@ class EmbeddedInstallation:
 
     def close(self) -> None:
         self._thread.close()
+        if self._traces is not None:
+            self._traces.close()
 
     # Reads
 

@@ -164,8 +164,7 @@ class StackInstallation:
             return self._operations.liveness(self._record(name))
 
     def running(self, name: str) -> Sequence[str]:
-        with _reaching():
-            return self._operations.processes_of(name)
+        return self._operations.processes_of(name, self.queries())
 
     def workers(self) -> Sequence[Mapping[str, Any]]:
         now_ms = time.time() * 1_000

@@ -18,6 +18,7 @@ created again under a name that sources still have gives its own another one.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -113,34 +114,54 @@ def _tuning(spec: Mapping[str, Any]) -> dict[str, Any]:
 # Who reads a source
 
 
+class SourceIndex:
+    """Who reads which source, of all queries: worked out once for all sources."""
+
+    def __init__(self, records: Iterable[QueryRecord]) -> None:
+        self._readers: defaultdict[tuple[str, str], list[tuple[QueryRecord, QueryRecord]]] = defaultdict(list)
+        """The versions that read a source, by its name and stream, each after its query."""
+        self._found: dict[tuple[str, str], QueryRecord | None] = {}
+        for record in sorted(records, key=lambda record: record.name):
+            for run in record.runs():
+                for stream in run.stream_names:
+                    self._readers[run.sources_of(stream), stream].append((record, run))
+
+    def record_of(self, name: str, stream: str) -> QueryRecord | None:
+        """The record by which the source of a stream with this name runs; None if no version reads it. It is that of the
+        version that began it, if that reads it, else of the first query, with the shortest X of all that do."""
+        if (name, stream) not in self._found:
+            self._found[name, stream] = self._record_of(name, stream)
+        return self._found[name, stream]
+
+    def readers_of(self, name: str, stream: str) -> list[str]:
+        """The queries of which some version reads the source of a stream with this name. Not those that are being
+        deleted."""
+        return list(dict.fromkeys(record.name for record, _ in self._in_order(name, stream) if not record.leaves))
+
+    def _record_of(self, name: str, stream: str) -> QueryRecord | None:
+        readers = [run for _, run in self._in_order(name, stream)]
+        if not readers:
+            return None
+        first, (version, start) = readers[0], _began(readers[0], stream)
+        thresholds = {run.spec["delay_threshold"] for run in readers}
+        shortest = min(sorted(thresholds), key=lambda text: parse_duration(text, "delay_threshold"))
+        spec = {**first.spec, "delay_threshold": shortest}
+        return replace(first, name=name, spec=spec, version=version, start=start, shared=None, joined=None)
+
+    def _in_order(self, name: str, stream: str) -> list[tuple[QueryRecord, QueryRecord]]:
+        """The versions that read a source. Those of the query that began it come first."""
+        found = self._readers.get((name, stream), ())
+        return sorted(found, key=lambda each: (each[0].leaves, each[0].name != public_name(name)))
+
+
 def record_of_source(records: Iterable[QueryRecord], name: str, stream: str) -> QueryRecord | None:
-    """The record by which the source of a stream with this name runs; None if no version reads it. It is that of the version
-    that began it, if that reads it, else of the first query, with the shortest X of all that do."""
-    readers = [run for _, run in _readers(records, name, stream)]
-    if not readers:
-        return None
-    first, (version, start) = readers[0], _began(readers[0], stream)
-    thresholds = [run.spec["delay_threshold"] for run in readers]
-    shortest = min(thresholds, key=lambda text: parse_duration(text, "delay_threshold"))
-    spec = {**first.spec, "delay_threshold": shortest}
-    return replace(first, name=name, spec=spec, version=version, start=start, shared=None, joined=None)
+    """As `SourceIndex.record_of`."""
+    return SourceIndex(records).record_of(name, stream)
 
 
 def readers_of_source(records: Iterable[QueryRecord], name: str, stream: str) -> list[str]:
-    """The queries of which some version reads the source of a stream with this name. Not those that are being
-    deleted."""
-    return list(dict.fromkeys(record.name for record, _ in _readers(records, name, stream) if not record.leaves))
-
-
-def _readers(records: Iterable[QueryRecord], name: str, stream: str) -> list[tuple[QueryRecord, QueryRecord]]:
-    """The versions that read a source, each after its query. Those of the query that began it come first."""
-    found = [
-        (record, run)
-        for record in sorted(records, key=lambda record: record.name)
-        for run in record.runs()
-        if stream in run.stream_names and run.sources_of(stream) == name
-    ]
-    return sorted(found, key=lambda each: (each[0].leaves, each[0].name != public_name(name)))
+    """As `SourceIndex.readers_of`."""
+    return SourceIndex(records).readers_of(name, stream)
 
 
 class SourceReaders:
@@ -209,13 +230,7 @@ def refuse_change_for_others(old: QueryRecord, wanted: Query, records: Records) 
                 raise UserError(path, wanted_value, problem, fix)
 
 
-def concerned(before: Records, after: Records) -> list[str]:
-    """The queries whose processes may differ between two states of all queries: those that have changed, and those that share
-    sources with one that has changed or is gone."""
-    changed = {name for name in (*before, *after) if before.get(name) != after.get(name)}
-    touched = {name for each in (before, after) for one in changed & each.keys() for name in _all_sources(each[one])}
-    return sorted(name for name, record in after.items() if name in changed or not touched.isdisjoint(_all_sources(record)))
-
-
-def _all_sources(record: QueryRecord) -> frozenset[str]:
-    return frozenset(name for run in record.runs() for name in run.named_sources)
+def changed(before: Records, after: Records) -> list[str]:
+    """The queries that are there, and have changed between two states of all queries. Of others nothing may differ but the
+    sources that they share."""
+    return sorted(name for name, record in after.items() if before.get(name) != record)

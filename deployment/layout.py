@@ -228,9 +228,3 @@ def source_topics(sources: str, streams: Iterable[str]) -> re.Pattern[str]:
 def escape(name: str) -> str:
     """A name as part of a topic's name: '.', '-' and characters that Kafka does not allow become -xx, one for each byte."""
     return "".join(c if _PLAIN.fullmatch(c) else "".join(f"-{b:02x}" for b in c.encode()) for c in name)
-
-
-def unescape(text: str) -> str:
-    """The inverse of `escape`."""
-    raw = re.sub(r"-([0-9a-f]{2})", lambda match: chr(int(match[1], 16)), text)
-    return raw.encode("latin-1").decode()

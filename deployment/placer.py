@@ -413,14 +413,14 @@ class Placer:
         if not self._workers:
             self._gathered_at = None
         effects: list[PlacerEffect] = []
-        lost = self._at.pop(incarnation, ())
         # Clients wait for egresses; replicas and streams have others that give results meanwhile.
-        for name in sorted(lost, key=lambda name: (self._roles[name].child.kind != "egress", name)):
+        for name in sorted(self._at[incarnation], key=lambda name: (self._roles[name].child.kind != "egress", name)):
             role = self._roles[name]
             if role.phase is _Phase.PLACED:
                 effects += self._drop(name, LOST, f"{worker.name} {what}")
             else:
                 effects += self._leave(name)
+        del self._at[incarnation]
         return effects
 
     def _holders(self) -> dict[str, _Worker]:

@@ -52,6 +52,15 @@ class RoleWeights:
                 self._measure(name, sum(self._rates[query].values()) / ROWS_PER_S_OF_A_NODE + state / STATE_BYTES)
         return self._weights.get(name, LEAST_WEIGHT)
 
+    def forget(self, name: str) -> None:
+        """A role is no more."""
+        self._weights.pop(name, None)
+        self._counted.pop(name, None)
+        for query, rates in list(self._rates.items()):
+            rates.pop(name, None)
+            if not rates:
+                del self._rates[query]
+
     def _rate(self, name: str, rows: int, now: int) -> float | None:
         """Rows a second since they were last counted; None if that was just now, or never, or in an earlier incarnation."""
         before, at = self._counted.get(name, (rows, now))

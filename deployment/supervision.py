@@ -282,8 +282,10 @@ class Supervision:
 
     def _end(self, processes: Iterable[ProcessState], now: int) -> list[SupervisionEffect]:
         effects: list[SupervisionEffect] = []
+        unwanted = (_stage(process.child) for process in self.processes.values() if process.child.name not in self._wanted)
+        stage = min(unwanted, default=0)
         for process in sorted(processes, key=lambda process: _stop_order(process.child)):
-            if process.phase is ProcessPhase.RUNNING and self._must_end(process, now):
+            if process.phase is ProcessPhase.RUNNING and self._must_end(process, stage, now):
                 process.enter(ProcessPhase.STOPPING, now, due=now + GRACE_US.get(process.child.kind, DEFAULT_GRACE_US))
                 effects.append(TerminateProcess(process.child.name))
         return effects
@@ -301,14 +303,11 @@ class Supervision:
             return []
         return [StartProcess(child)]
 
-    def _must_end(self, process: ProcessState, now: int) -> bool:
+    def _must_end(self, process: ProcessState, stage: int, now: int) -> bool:
+        """stage: the first of those that are not wanted."""
         wanted = self._wanted.get(process.child.name)
         if wanted is None:
-            return not any(
-                _stage(other.child) < _stage(process.child)
-                for other in self.processes.values()
-                if other.child.name not in self._wanted
-            )
+            return _stage(process.child) <= stage
         if wanted.revision != process.child.revision:
             return True
         is_hopeless = not process.ready and process.hopeless_at <= now

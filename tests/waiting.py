@@ -7,14 +7,32 @@ import time
 from collections.abc import Callable
 
 PATIENCE_S = 60.0
+LONGEST_S = 240.0
 
 
 def wait(is_so: Callable[[], bool]) -> bool:
     """Whether something has become so in time."""
     deadline = time.monotonic() + PATIENCE_S
-    while not is_so() and time.monotonic() < deadline:
+    while not is_so():
+        if time.monotonic() >= deadline:
+            return False
         time.sleep(0.005)
-    return is_so()
+    return True
+
+
+def wait_until(
+    condition: Callable[[], object],
+    what: str = "it comes about",
+    within_s: float = LONGEST_S,
+    explain: Callable[[], str] = str,
+    every_s: float = 0.01,
+) -> None:
+    """Wait until a condition holds. AssertionError if that takes longer: it names what, and explains. every_s: how often it is
+    looked at; rarely, if that takes a client of Kafka."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}\n{explain()}"
+        time.sleep(every_s)
 
 
 def start_until_it_waits(write: Callable[[], None], count: Callable[[], int]) -> threading.Thread:

@@ -39,7 +39,6 @@ from services.hosting.connections import Connections
 from services.hosting.host import InstanceHost, build_host
 from services.hosting.process import EXIT_TAKEN_OVER, ExitRequest, StatusPublisher, StopSignal, now_us
 from services.hosting.registry import Registry
-from services.hosting.traces import tells_corrections
 from services.kafka.control import ControlPlane
 from services.kafka.dead_letters import BrokenFrames
 from services.kafka.topics import control_topic, debezium_topic, latest_topic, out_topic, records_topic, stable_topic
@@ -98,7 +97,7 @@ class EgressProcess:
             self.rows.begin(restart.incarnation, tail)
             self.control = ControlPlane(connections.controls, control_topic(self.plan.query), self.name, self.site)
             stack.enter_context(closing(self.control))
-            self.host = self._build_host(restart)
+            self.host = stack.enter_context(closing(self._build_host(restart)))
             self._open = stack.pop_all()
 
     def serve(self, stopping: StopSignal) -> int:
@@ -112,14 +111,13 @@ class EgressProcess:
         """Run this life; see `serve`. EXIT_TAKEN_OVER: the next one begins with another version of the query."""
         with self._open as stack:
             desk = self.connections.statuses
-            status = StatusPublisher(self.connections.home, self.name, self._status, desk, self._is_calm)
+            status = StatusPublisher(self.connections.home, self.name, self._status, desk, lambda: self.host.is_at_rest)
             stack.enter_context(closing(status))
             self.host.on_change = self.out.on_change = self._on_prepared = status.now
             self.host.on_broken = BrokenFrames(self.clusters[self.layout.home], self.layout).report
-            tell = tells_corrections(self.name)
+            tell = self.connections.tell_correction
             self.host.on_corrected = partial(tell, self.query, self.plan.mode.value, self.me)
             self.host.start()
-            stack.enter_context(closing(self.host))
             self.connections.watch.add(self._take_change)
             stack.callback(self.connections.watch.remove, self._take_change)
             self.exit_request.wait(stopping)
@@ -138,13 +136,16 @@ class EgressProcess:
             return RowTopics()
         query, cluster, exit = self.query, self.clusters[self.site], self.exit_request.exit
         name, of_process = f"boreal.{query}", (self.connections.commits, self.connections.turns)
-        stable = StableTopic(cluster, stable_topic(query), f"{name}.stable", self._out_topic, exit, None, *of_process)
-        wanted = record.query.records
-        records: StableTopic | None = None
-        if wanted is not None:
-            form = self._record_form(wanted)
-            records = StableTopic(cluster, records_topic(query), f"{name}.records", self._out_topic, exit, form, *of_process)
-        return RowTopics(stable, records=records)
+        with ExitStack() as made:
+            stable = StableTopic(cluster, stable_topic(query), f"{name}.stable", self._out_topic, exit, None, *of_process)
+            made.callback(stable.close)
+            wanted = record.query.records
+            records: StableTopic | None = None
+            if wanted is not None:
+                form, to = self._record_form(wanted), records_topic(query)
+                records = StableTopic(cluster, to, f"{name}.records", self._out_topic, exit, form, *of_process)
+            made.pop_all()
+            return RowTopics(stable, records=records)
 
     def _record_form(self, records: Records) -> RecordForm:
         # Rows of an earlier version may wait for the registry, and those of the next one come before this life ends.
@@ -161,12 +162,13 @@ class EgressProcess:
         if rows.stable is None:
             return rows
         query, plan, cluster, exit = self.query, self.plan, self.clusters[self.site], self.exit_request.exit
-        latest = LatestTopic(cluster, latest_topic(query), self._out_topic, exit) if plan.latest else None
-        debezium: LatestTopic | None = None
+        if plan.latest:
+            rows = replace(rows, latest=LatestTopic(cluster, latest_topic(query), self._out_topic, exit))
         if plan.debezium:
+            self.rows = rows  # whose topics are closed if the next one cannot be made
             envelopes = DebeziumForm(query, plan.output.schema, plan.output_key, schemas(self._known))
-            debezium = LatestTopic(cluster, debezium_topic(query), self._out_topic, exit, envelopes)
-        return replace(rows, latest=latest, debezium=debezium)
+            rows = replace(rows, debezium=LatestTopic(cluster, debezium_topic(query), self._out_topic, exit, envelopes))
+        return rows
 
     def _tail_for(self, rows: RowTopics, tail: OutTail) -> OutTail:
         """The end of q.out, with all rows that one of the topics lacks. tail: as it was read for those of stable rows."""
@@ -243,8 +245,7 @@ class EgressProcess:
             return
         threshold = Threshold.of(make_layout(version.query, self.layout.sites).plan)
         self.delays.x_us = threshold.delay_threshold_us
-        if self.host.instance.status().delay_threshold_us != threshold.delay_threshold_us:
-            self.host.deliver(threshold)
+        self.host.set_threshold(threshold)
 
     def _prepare_in_time(self) -> None:
         """As `_prepare`, by the newest record; retries while Kafka does not answer: nothing else would make this egress end
@@ -278,9 +279,6 @@ class EgressProcess:
         return NextVersion(takeover.to, takeover.at, takeover.agreed, plan, first_ids)
 
     # Status
-
-    def _is_calm(self) -> bool:
-        return self.host.instance.is_at_rest(now_us())
 
     def _status(self) -> dict[str, Any]:
         self._report_latency()

@@ -23,9 +23,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from kafka import TopicPartition
+from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError
 
 from formats.changelog import ControlRecord, RowRecords
@@ -76,9 +77,12 @@ class LatestTopic:
         self._on_the_way = 0
         self._changed = threading.Condition()
         self._is_closed = False
-        self._consumer = cluster.make_consumer()
-        self._end = self._read()
-        self._producer = cluster.make_row_producer()
+        with ExitStack() as made:
+            self._consumer = cluster.make_consumer()
+            made.callback(self._consumer.close)
+            self._end = self._read()
+            self._producer = cluster.make_row_producer()
+            made.pop_all()
 
     def begin(self, lacking_from: int, end: int) -> None:
         """Correct the keys that earlier incarnations left tentative or wrong, then write the stable rows that q.out holds
@@ -137,6 +141,9 @@ class LatestTopic:
         end = int(consumer.end_offsets([partition])[partition])
         for record in read_range(consumer, partition, first, end):
             headers = dict(record.headers)
+            if NEXT_ID not in headers:
+                self._note_foreign(record)
+                continue
             next_id = int(headers[NEXT_ID])
             self.next_id = max(self.next_id, next_id)
             key, value, stable = record.key, record.value, headers.get(STABLE)
@@ -155,6 +162,13 @@ class LatestTopic:
             if stable is not None and id_ >= highest:
                 self._stable[key] = (id_, stable)
         return end
+
+    def _note_foreign(self, record: ConsumerRecord) -> None:
+        """A record that no egress has written, such as a key that was deleted by hand. What it did to its key is corrected; in
+        q.debezium with the key's next row."""
+        _logger.warning("%s: record %d is of no egress, and counts as none", self._topic, record.offset)
+        if self._form is None and record.key is not None:
+            self._unstable[record.key] = None
 
     def _put_stable(self, rows: dict[bytes, Row], next_id: int) -> None:
         """Write the rows before `next_id`. Only the last record carries the new next_id: if we die before it, the next

@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from boreal.model.errors import BorealError
@@ -76,8 +77,11 @@ class StableTopic:
         self._topic = topic
         self._out_topic = out_topic
         self._exit = exit
-        self._producer = cluster.make_transaction_producer(transactional_id, batch_size=BATCH_BYTES)
-        self.next_id = read_stable_tail(cluster, topic, out_topic)
+        with ExitStack() as made:
+            self._producer = cluster.make_transaction_producer(transactional_id, batch_size=BATCH_BYTES)
+            made.callback(close_producer, self._producer, 0)
+            self.next_id = read_stable_tail(cluster, topic, out_topic)
+            made.pop_all()
         self.n_skipped = 0
         self._incarnation = number(0)
         self._place = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ import pyarrow as pa
 
 from boreal.model.errors import UserError
 from boreal.model.frames import LogId
+from boreal.model.lazy import lazy_once
+from deployment.corrections import TellCorrection, tell_nobody
 from deployment.layout import Layout
 from deployment.query_record import QueryRecord
 from intake.calm import CALM_S
@@ -18,6 +21,7 @@ from reconcile.events import InstanceId
 from services.hosting.commits import CommitPace
 from services.hosting.host_loop import HostLoop
 from services.hosting.process import QueryProcess, StatusDesk, StatusPublisher, StopSignal, now_us, run_process, set_clock
+from services.hosting.traces import OtelTraces, open_traces
 from services.hosting.turns import Turns
 from services.kafka.clusters import Cluster, make_clusters
 from services.kafka.control_desk import ControlDesk
@@ -75,6 +79,8 @@ class Connections:
         """To what degree its sources let rows gather."""
         self.turns = Turns()
         """The turns of the roles that have rows."""
+        self.making = threading.RLock()
+        """What few roles need is made once, when it is first used."""
         self._client_id = client_id
         self.logs = LogClients(self.clusters, GatherPace(FEW_LOGS, self.load.degree))
         """The clients that write and search logs."""
@@ -92,8 +98,19 @@ class Connections:
         self.statuses = StatusDesk(self.home, counts_children, self.load.degree)
         """Publishes what the roles say of themselves."""
 
+    @lazy_once
+    def _traces(self) -> OtelTraces | None:
+        return open_traces(self._client_id)
+
+    @property
+    def tell_correction(self) -> TellCorrection:
+        """To be called after each correction of an instance. UserError if what it needs is not installed."""
+        return tell_nobody if self._traces is None else self._traces.tell
+
     def close(self) -> None:
         """Close all. Call when no role uses it any more."""
+        if (traces := self.__dict__.get("_traces")) is not None:
+            traces.close()
         self.watch.close()
         self.host_loop.close()
         self.statuses.close()

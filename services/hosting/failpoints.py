@@ -13,6 +13,7 @@ from functools import cache
 NAMES = {
     "node.before_append": "a step is computed, nothing of it is logged yet",
     "node.between_appends": "some frames of a step are logged, others are not",
+    "node.before_order": "an order for an operator host in another process is due, and not given",
     "node.before_acknowledge": "all of a step is logged, its inputs are not yet acknowledged",
     "node.before_checkpoint": "a checkpoint is made, and not yet in the store",
     "node.after_checkpoint": "a checkpoint is in the store, but the instance does not know it yet",

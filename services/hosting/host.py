@@ -264,6 +264,16 @@ class InstanceHost:
         gather in its inputs, as these have said."""
         return self.instance.rest_us // REST_PARTS
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing happens in it that somebody should hear of soon."""
+        return self.instance.is_at_rest(now_us())
+
+    def set_threshold(self, threshold: Threshold) -> None:
+        """Let it answer within another X, if this is another one. May be called from any thread."""
+        if self.instance.status().delay_threshold_us != threshold.delay_threshold_us:
+            self.deliver(threshold)
+
     def start(self) -> None:
         self.run_alone()
         if self.store is not None:

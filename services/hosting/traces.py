@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from boreal.model.errors import UserError
-from deployment.corrections import Correction, TellCorrection, tell_nobody
+from deployment.corrections import Correction
 from reconcile.events import InstanceId
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class OtelTraces:
 
         provider = TracerProvider(resource=Resource.create({"service.name": "boreal", "service.instance.id": process}))
         provider.add_span_processor(processor)
+        self._provider = provider
         self._tracer = provider.get_tracer("boreal")
 
     def tell(self, query: str, mode: str, who: InstanceId, correction: Correction) -> None:
@@ -55,18 +56,23 @@ class OtelTraces:
         whole.end(done_at)
 
 
-def tells_corrections(process: str) -> TellCorrection:
-    """As the environment says: what to call after a correction of an instance in this process. Spans are sent in the
-    background, each second; a receiver that is away costs them, and nothing else.
+    def close(self) -> None:
+        """Send what waits, and nothing more."""
+        self._provider.shutdown()
+
+
+def open_traces(process: str) -> OtelTraces | None:
+    """As the environment says: what to tell of the corrections of all instances in this process; None if nobody wants to know.
+    Spans are sent in the background, each second; a receiver that is away costs them, and nothing else.
 
     UserError if the packages are not installed."""
     endpoint = os.environ.get(VARIABLE)
     if not endpoint:
-        return tell_nobody
+        return None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         fix = "pip install 'boreal[otel]', or unset it"
         raise UserError(VARIABLE, endpoint, "needs OpenTelemetry's packages", fix) from None
-    return OtelTraces(process, BatchSpanProcessor(OTLPSpanExporter(endpoint), schedule_delay_millis=1_000)).tell
+    return OtelTraces(process, BatchSpanProcessor(OTLPSpanExporter(endpoint), schedule_delay_millis=1_000))

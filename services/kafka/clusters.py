@@ -7,15 +7,17 @@ silent, and the protocol handles silence.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import (
     AuthorizationError,
     InvalidProducerEpochError,
+    KafkaError,
     KafkaTimeoutError,
     ProducerFencedError,
     SaslAuthenticationFailedError,
@@ -51,6 +53,11 @@ sends the first record alone, and the others wait until it is acknowledged."""
 
 BOOTSTRAP_TIMEOUT_MS = 5_000
 _ABORT_WITHIN_S = 0.2
+MAKE_AGAIN_S = 0.2
+
+Made = TypeVar("Made")
+
+_logger = logging.getLogger("boreal.kafka")
 
 # The clients log every failed connection. During a cut there are many per second, and they carry no information.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
@@ -154,7 +161,11 @@ class Cluster:
         if found is not None:
             return LibrdkafkaTransactions(found, transactional_id, BOOTSTRAP_TIMEOUT_MS / 1_000)
         producer = self.make_producer(transactional_id=transactional_id, **options)
-        producer.init_transactions()
+        try:
+            producer.init_transactions()
+        except BaseException:
+            close_producer(producer, 0)
+            raise
         return producer
 
     def _row_options(self) -> dict[str, Any] | None:
@@ -265,8 +276,10 @@ def make_clusters(settings: ServiceSettings, client_id: str) -> dict[str, Cluste
 
 def log_retry(logger: logging.Logger, what: str, error: Exception) -> None:
     """Log a failure that is retried. An outage is logged at debug level: readers notice the silence, and its length is in the
-    status. A failure that does not heal by itself, such as a missing permission, is logged as an error, once."""
-    if not isinstance(error, AuthorizationError | SaslAuthenticationFailedError):
+    status. A failure that does not heal by itself, such as a missing permission, or too few file descriptors, is logged as an
+    error, once."""
+    is_outage = isinstance(error, KafkaError | ConnectionError | TimeoutError)
+    if is_outage and not isinstance(error, AuthorizationError | SaslAuthenticationFailedError):
         logger.debug("%s: %r", what, error)
     elif (what, type(error)) not in _logged:
         _logged.add((what, type(error)))
@@ -274,3 +287,13 @@ def log_retry(logger: logging.Logger, what: str, error: Exception) -> None:
 
 
 _logged: set[tuple[str, type[Exception]]] = set()
+
+
+def until_made(make: Callable[[], Made], what: str) -> Made:
+    """What `make` returns; retries until it exists: what is written waits for an unreachable cluster. what: is logged."""
+    while True:
+        try:
+            return make()
+        except (KafkaError, OSError) as error:
+            log_retry(_logger, what, error)
+            time.sleep(MAKE_AGAIN_S)

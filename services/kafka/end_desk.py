@@ -10,9 +10,10 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeVar
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError, KafkaTimeoutError, TopicAuthorizationFailedError
+from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, TopicAuthorizationFailedError
 from kafka.protocol.consumer import OffsetSpec
 
 from intake.end_questions import EndQuestions, EndRequest, Place
@@ -25,6 +26,8 @@ _LOOK_US = 200_000
 """The least time between two looks for leaders that are not known."""
 STUCK_US = 20_000_000
 """A client that has had no answer for this time is replaced: kafka-python's may never answer again, though Kafka does."""
+
+Answer = TypeVar("Answer")
 
 _logger = logging.getLogger("boreal.source")
 
@@ -44,14 +47,25 @@ class EndDesk:
         self._look_at = 0
 
     @property
-    def client(self) -> KafkaConsumer:
-        """For single questions about topics. KafkaError if the site is out of reach."""
+    def _client(self) -> KafkaConsumer:
+        """KafkaError if the site is out of reach."""
         with self._lock:
             if self._consumer is None:
                 self._consumer = self._cluster.make_consumer(read_committed=True)
                 self._silent_since = None
                 self._assign(self._consumer)
             return self._consumer
+
+    def ask(self, question: Callable[[KafkaConsumer], Answer]) -> Answer:
+        """The answer of the client to a single question about topics. KafkaError if the site is out of reach, or the client was
+        replaced meanwhile."""
+        consumer = self._client
+        try:
+            return question(consumer)
+        except RuntimeError as error:
+            if consumer is self._consumer:
+                raise
+            raise KafkaConnectionError("the client that was asked has been replaced") from error
 
     def follow(self, topic: str) -> None:
         """Keep the leaders of a topic, which exists, until `leave`. Each source that asks for its ends calls both."""
@@ -71,7 +85,7 @@ class EndDesk:
         """The ends of partitions of topics that are followed, as of `since` or later, without those whose leader does not
         answer at once. Each leader is asked alone: the others do not wait for one that is silent."""
         by_leader: defaultdict[int, list[Place]] = defaultdict(list)
-        cluster = self.client._client.cluster
+        cluster = self._client._client.cluster
         for place in places:
             leader = cluster.leader_for_partition(TopicPartition(*place))
             if leader is not None and leader >= 0:
@@ -126,13 +140,17 @@ class EndDesk:
         """The ends that the leader tells. `end_offsets` would return none if one of them does not exist."""
         if not places:
             return {}
-        consumer = self.client
-        manager, stamps = consumer._manager, {TopicPartition(*place): (OffsetSpec.LATEST, -1) for place in places}
+        stamps = {TopicPartition(*place): (OffsetSpec.LATEST, -1) for place in places}
         until = time.monotonic() + patience_ms / 1_000
-        while True:
+
+        def send(consumer: KafkaConsumer) -> Any:
+            manager, within_ms = consumer._manager, max((until - time.monotonic()) * 1_000, 1)
             asked = manager.call_soon(consumer._fetcher._send_list_offsets_request, leader, stamps)
+            return consumer._net.run(manager.wait_for, asked, within_ms)
+
+        while True:
             try:
-                found, others = consumer._net.run(manager.wait_for, asked, max((until - time.monotonic()) * 1_000, 1))
+                found, others = self.ask(send)
                 break
             except KafkaError as error:
                 # A connection that was lost is opened again at once; a leader that does not answer has had its time.
@@ -140,7 +158,7 @@ class EndDesk:
                     raise
                 time.sleep(RETRY_S)
         if others:
-            manager.cluster.request_update()  # they have another leader, or do not exist
+            self._client._client.cluster.request_update()  # they have another leader, or do not exist
         return {(of.topic, of.partition): int(end.offset) for of, end in found.items()}
 
     def _change(self, topic: str, sources: int) -> None:

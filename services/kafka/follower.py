@@ -1,4 +1,5 @@
-"""Follows a topic with one partition, from its beginning or from its current end, through all failures of its cluster."""
+"""Follows a topic with one partition, from its beginning or from some records before its end, through all failures of its
+cluster."""
 
 from __future__ import annotations
 
@@ -32,21 +33,18 @@ class TopicFollower:
         cluster: Cluster,
         topic: str,
         take: Callable[[ConsumerRecord], None],
-        from_end: bool = False,
         rest_ms: int = 0,
         read_committed: bool = False,
         last: int | None = None,
     ) -> None:
-        """take: called with each record. from_end: skip records written earlier, or while the cluster was unreachable.
-        rest_ms: after records have come, the next ones gather for so long, since a fetch costs as much for one as for many.
-        read_committed: leave out records of transactions that were not committed. last: begin with so many records before
-        the end, not at the beginning."""
+        """take: called with each record. rest_ms: after records have come, the next ones gather for so long, since a fetch
+        costs as much for one as for many. read_committed: leave out records of transactions that were not committed. last:
+        begin with so many records before the end, not at the beginning."""
         self.is_current = threading.Event()
         """Set once all records that the topic held when it was reached have been passed on."""
         self._cluster = cluster
         self._partition = TopicPartition(topic, 0)
         self._take = take
-        self._from_end = from_end
         self._rest_s = rest_ms / 1_000
         self._options: dict[str, Any] = {"read_committed": read_committed, "fetch_max_wait_ms": _FETCH_WAIT_MS}
         self._last = last
@@ -73,9 +71,7 @@ class TopicFollower:
         consumer.assign([self._partition])
         first = consumer.beginning_offsets([self._partition])[self._partition]
         end = consumer.end_offsets([self._partition])[self._partition]
-        if self._from_end:
-            self._next = end
-        elif not first <= self._next <= end:
+        if not first <= self._next <= end:
             # The next record was deleted in the meantime, or the whole topic was created again.
             self._next = first if self._last is None else max(first, end - self._last)
         consumer.seek(self._partition, self._next)

@@ -23,6 +23,8 @@ EVERY_STATUS_HAS = {"process", "pid", "at_ms", "ready"}
 """Fields that every status must have."""
 OF_QUERIES = b"query:"
 """Prefix of the keys under which the monitor writes the statuses of queries."""
+FORGOTTEN_AFTER_MS = 3_600_000
+"""What has said nothing for so long is no process of the installation any more."""
 STATUS_REST_MS = 150
 """`rest_ms` of those who follow statuses: each role says its own every second, and whenever it changes."""
 
@@ -51,7 +53,8 @@ class StatusReader:
 
 
 class Statuses:
-    """The newest status of each process; kept current until it is closed."""
+    """The newest status of each process, if it is not older than the newest of all by FORGOTTEN_AFTER_MS; kept current until
+    closed."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._newest: dict[str, Status] = {}
@@ -70,4 +73,8 @@ class Statuses:
 
     def _take(self, status: Status) -> None:
         with self._lock:
+            self._newest.pop(status["process"], None)
             self._newest[status["process"]] = status
+            # The first ones are the oldest. Processes of queries that were deleted say nothing more.
+            while (oldest := next(iter(self._newest.values())))["at_ms"] < status["at_ms"] - FORGOTTEN_AFTER_MS:
+                del self._newest[oldest["process"]]

@@ -17,14 +17,14 @@ from typing import Any, assert_never
 
 from kafka.errors import KafkaError
 
-from boreal.model.errors import CorruptError, UserError
+from boreal.model.errors import BorealError, CorruptError, UserError
 from deployment.audit import ChaosAudit, JobAudit, QueryAudit, QueryChange, ReplayAudit, TokenAudit
 from deployment.claims import Trim
 from deployment.events import DELETED, SERVED, RecordedEvent, event_from
 from deployment.evolution import CLAIMING, LOOK_US, Evolution, claimed, shown, state_of
 from deployment.joined_sources import settled
 from deployment.journal import FailureJournal, JournalEntry
-from deployment.layout import layout_of
+from deployment.layout import Layout, layout_of
 from deployment.query_record import QueryRecord, inner_name, public_name
 from deployment.skew import ProcessStatus
 from deployment.slo import ServiceLevel
@@ -323,7 +323,7 @@ class MonitorProcess:
         try:
             layout = layout_of(record.run(record.version), sites)
             with closing(KafkaLogStore(self.clusters, layout)) as logs:
-                held = [each for each in streams if all(logs.is_held([log], 0) for _, log in layout.source_logs(each))]
+                held = [each for each in streams if _holds_all(logs, layout, each)]
             with closing(QueryRegistry(self.clusters[self.settings.home])) as registry:
                 wanted = settled(record, held, registry.load())
                 for site, specs in query_topics(layout_of(wanted.run(wanted.version), sites)).items():
@@ -440,3 +440,12 @@ class MonitorProcess:
             "redis": "reachable" if sweeper.is_reachable else "out of reach",
             "trimmed_before": {name: dict(watched.claims.needed) for name, watched in sorted(self.queries.items())},
         }
+
+
+def _holds_all(logs: KafkaLogStore, layout: Layout, stream: str) -> bool:
+    """Whether the logs of a stream have all rows that they ever had. Not where one is damaged: who joins reads the topic."""
+    try:
+        return all(logs.is_held([log], 0) for _, log in layout.source_logs(stream))
+    except BorealError as error:
+        _logger.error("the log of %s cannot be read, and is not joined: %s", stream, error)
+        return False

@@ -26,7 +26,6 @@ from services.hosting.connections import Connections
 from services.hosting.host import InstanceHost, build_host
 from services.hosting.order_channel import OrderChannel
 from services.hosting.process import EXIT_FENCED, ExitRequest, StatusPublisher, StopSignal, now_us
-from services.hosting.traces import tells_corrections
 from services.hosting.trimmer import Trimmer
 from services.kafka.control import GATHER_MS, ControlPlane, gather_ms
 from services.kafka.dead_letters import BrokenFrames
@@ -82,7 +81,8 @@ class NodeProcess:
         if replica not in self.layout.replicas:
             raise UserError("replica", replica, f"{query.name} has no such replica", f"name one of {self.layout.replicas}")
         self.site = self.layout.site_of_replica(replica)
-        self.store: CheckpointStore = RedisCheckpointStore(connect_redis(settings.redis), prefix=record.inner)
+        self.redis = connect_redis(settings.redis)
+        self.store: CheckpointStore = RedisCheckpointStore(self.redis, prefix=record.inner)
         self.hosts: dict[InstanceId, InstanceHost] = {}
         self.stores: list[KafkaLogStore] = []
         self.logs: list[KafkaLog] = []
@@ -93,6 +93,7 @@ class NodeProcess:
 
     def serve(self, stopping: StopSignal) -> int:
         with ExitStack() as stack:
+            stack.callback(self.redis.close)
             stack.callback(self._close_logs)
             control = ControlPlane(self.connections.controls, control_topic(self.layout.plan.query), self.name, self.site)
             stack.enter_context(closing(control))
@@ -102,7 +103,7 @@ class NodeProcess:
                 self.remote = OrderChannel(self.clusters[self.site], plan, self.replica, remote, self.store, exit)
                 stack.enter_context(closing(self.remote))
             for who in self.layout.instances(self.replica):
-                self.hosts[who] = self._build_host(who, control)
+                self.hosts[who] = stack.enter_context(closing(self._build_host(who, control)))
             if self.remote is not None:
                 # After all hosts are made: answers to orders of the former incarnation may arrive at once.
                 self.remote.begin(lambda who, answered: self.hosts[who].deliver(answered))
@@ -121,13 +122,12 @@ class NodeProcess:
         status = StatusPublisher(home, self.name, self._status, self.connections.statuses, self._is_calm)
         stack.enter_context(closing(status))
         broken = BrokenFrames(home, self.layout)
-        tell, plan = tells_corrections(self.name), self.layout.plan
+        tell, plan = self.connections.tell_correction, self.layout.plan
         for who, host in self.hosts.items():
             host.on_change, host.on_broken = status.now, broken.report
             host.on_corrected = partial(tell, plan.query, plan.mode.value, who)
             host.on_failed = self._fail
             host.start()
-            stack.enter_context(closing(host))
         return status
 
     def _gather_ms(self) -> int:
@@ -241,13 +241,12 @@ class NodeProcess:
             return
         threshold = Threshold.of(make_layout(version.query, self.layout.sites).plan)
         for host in self.hosts.values():
-            if host.instance.status().delay_threshold_us != threshold.delay_threshold_us:
-                host.deliver(threshold)
+            host.set_threshold(threshold)
 
     # Status
 
     def _is_calm(self) -> bool:
-        return all(host.instance.is_at_rest(now_us()) for host in self.hosts.values())
+        return all(host.is_at_rest for host in self.hosts.values())
 
     def _status(self) -> dict[str, Any]:
         states = [host.status.state for host in self.hosts.values()]

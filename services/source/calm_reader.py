@@ -22,6 +22,7 @@ from kafka.errors import KafkaError
 from intake.calm import Calmness, CalmPartitions
 from intake.user_records import PartitionRecords
 from services.kafka.clusters import log_retry
+from services.kafka.timekeeper import steady_us
 from services.source.record_readers import RecordReader
 from services.storage.shared_reader import LogFetch, SharedReader
 
@@ -46,7 +47,7 @@ class CalmReader:
         self._alone: RecordReader | None = None
         self._offsets: dict[int, int] = {}
         self._member: _Member | None = None
-        self._calmness = Calmness(_steady_us(), round(shared.calm_s * 1_000_000))
+        self._calmness = Calmness(steady_us(), round(shared.calm_s * 1_000_000))
         self._waited_s = 0.0
 
     @property
@@ -75,7 +76,7 @@ class CalmReader:
             found = alone.poll(timeout_ms, most)
         else:
             return {}
-        self._calmness.note(sum(map(len, found.values())), _steady_us())
+        self._calmness.note(sum(map(len, found.values())), steady_us())
         self._choose()
         return found
 
@@ -95,7 +96,7 @@ class CalmReader:
 
     def read_alone(self) -> None:
         """Read alone from the next poll on: the topic cannot be found, and should not disturb others."""
-        self._calmness.begin(_steady_us())
+        self._calmness.begin(steady_us())
         if self._member is not None:
             self._member.leave()
 
@@ -145,7 +146,7 @@ class CalmReader:
         if self._member is not None:
             self._member.leave()
             self._member = None
-        self._calmness.begin(_steady_us())
+        self._calmness.begin(steady_us())
 
 
 class _Member:
@@ -245,7 +246,3 @@ class _Seat:
 
     def read_alone(self) -> None:
         self._member.leave()
-
-
-def _steady_us() -> int:
-    return time.monotonic_ns() // 1_000

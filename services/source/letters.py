@@ -10,12 +10,12 @@ from contextlib import suppress
 from typing import Any
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaError, KafkaTimeoutError
+from kafka.errors import KafkaTimeoutError
 
 from formats.dead_letter import DeadLetterRecord
 from intake.letter_rate import LetterRate
 from services.hosting.process import now_us
-from services.kafka.clusters import Cluster, close_producer
+from services.kafka.clusters import Cluster, close_producer, until_made
 from services.kafka.topics import dead_letter_topic
 
 _LOOK_S = 0.2
@@ -80,10 +80,9 @@ class Letters:
             close_producer(self._producer, 1)
 
     def _made(self) -> KafkaProducer:
-        """The producer: made for the first letter, since most sources never send one. Retries until it exists: a letter waits
-        for an unreachable cluster."""
+        """The producer: made for the first letter, since most sources never send one. A letter waits for an unreachable
+        cluster."""
         with self._making:
-            while self._producer is None:
-                with suppress(KafkaError, OSError):
-                    self._producer = self._home.make_producer()
+            if self._producer is None:
+                self._producer = until_made(self._home.make_producer, "dead letters cannot be sent")
             return self._producer

@@ -41,7 +41,6 @@ class UserTopic:
         self.lost_records = 0
         self._assigned: list[int] = []
         self._ends = clients.ends
-        self._consumer = self._ends.client
         self._exists = False
         make = partial(make_reader, choice, clients.cluster, clients.groups, name, look_ms, with_keys)
         self._reader = CalmReader(make, clients.calm, name, with_keys)
@@ -53,7 +52,7 @@ class UserTopic:
 
     def partitions(self) -> list[int]:
         """All partitions of the topic; none while it does not exist."""
-        found = sorted(self._consumer.partitions_for_topic(self.name) or ())
+        found = sorted(self._ends.ask(lambda client: client.partitions_for_topic(self.name)) or ())
         if found and not self._exists:
             self._ends.follow(self.name)
         elif self._exists and not found:
@@ -66,10 +65,10 @@ class UserTopic:
         """Read these partitions from the offsets in `place` on. Returns the first offsets of those partitions that hold records
         and are not in `place`."""
         ours = [self._of(number) for number in partitions]
-        starts, ends = self._consumer.beginning_offsets(ours), self._consumer.end_offsets(ours)
+        starts, ends = self._bounds(ours)
         known = {number: place.partitions[number].next_offset for number in partitions if number in place.partitions}
         if self._since_ms is not None:
-            found = self._consumer.offsets_for_times(dict.fromkeys(ours, self._since_ms))
+            found = self._ends.ask(lambda client: client.offsets_for_times(dict.fromkeys(ours, self._since_ms)))
             starts = {of: ends[of] if found.get(of) is None else found[of].offset for of in ours}
         self._reader.read_from({number: known.get(number, starts[self._of(number)]) for number in partitions})
         self._assigned = sorted(partitions)
@@ -117,7 +116,7 @@ class UserTopic:
         which was made again. Returns the new offsets by partition; logs the loss, and counts it in `lost_records`."""
         moved: dict[int, int] = {}
         ours = [self._of(number) for number in self._assigned]
-        starts, ends = self._consumer.beginning_offsets(ours), self._consumer.end_offsets(ours)
+        starts, ends = self._bounds(ours)
         positions = {number: self._reader.position(number) for number in self._assigned}
         for of, position in zip(ours, list(positions.values()), strict=True):
             if starts[of] <= position <= ends[of]:
@@ -136,7 +135,7 @@ class UserTopic:
         """Whether some of the records between `place` and `until` no longer exist: deleted, or of an earlier topic of the same
         name."""
         ours = [self._of(number) for number in until]
-        starts, ends = self._consumer.beginning_offsets(ours), self._consumer.end_offsets(ours)
+        starts, ends = self._bounds(ours)
         return any(
             starts[self._of(number)] > place.partitions[number].next_offset or ends[self._of(number)] < end
             for number, end in until.items()
@@ -156,6 +155,10 @@ class UserTopic:
         self._reader.close()
         if self._exists:
             self._ends.leave(self.name)
+
+    def _bounds(self, places: list[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """The first offsets of partitions, and their ends."""
+        return self._ends.ask(lambda client: (client.beginning_offsets(places), client.end_offsets(places)))
 
     def _of(self, number: int) -> TopicPartition:
         return TopicPartition(self.name, number)

@@ -7,11 +7,11 @@ import json
 import os
 import sys
 import sysconfig
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from deployment.joined_sources import record_of_source
+from deployment.joined_sources import SourceIndex
 from deployment.layout import layout_of
 from deployment.query_record import CHANGED_IN_TURN, CHANGED_LIVE, TUNING_OF_SOURCES, QueryRecord, without_intake
 from deployment.supervision import Child
@@ -36,26 +36,33 @@ MONITOR = Child("monitor", "monitor", None, (sys.executable, "-m", "services.mon
 
 
 def query_children(
-    record: QueryRecord, sites: tuple[str, ...], own: Collection[str], others: Collection[QueryRecord] = ()
+    record: QueryRecord, sites: tuple[str, ...], own: Collection[str], sources: SourceIndex | None = None
 ) -> list[Child]:
     """The processes that a query needs at the sites `own`, of all `sites`; none while it is paused. Those of a version that
-    runs beside the one in charge come last. others: the other queries, which may share its sources: these then have the
-    shortest X of all. UserError if this version of boreal does not accept the spec."""
+    runs beside the one in charge come last. sources: of all queries, which may share some: these then have the shortest X of
+    all; None: this query shares none. UserError if this version of boreal does not accept the spec."""
+    sources = sources or SourceIndex([record])
     beside = [] if record.paused else [run for run in record.runs()[1:] if run.is_placed]
-    last = [child for run in beside for child in _version_children(run, sites, own, [record, *others])]
+    last = [child for run in beside for child in _version_children(run, sites, own, sources)]
     # Versions may share their sources.
-    return list({child.name: child for child in [*children_in_charge(record, sites, own, others), *last]}.values())
+    return list({child.name: child for child in [*children_in_charge(record, sites, own, sources), *last]}.values())
+
+
+def with_sources(children: Iterable[Child], sources: SourceIndex) -> list[Child]:
+    """The processes of a query that has not changed itself, after others have that may share its sources. sources: of all
+    queries."""
+    return [_source_as_now(child, sources) if child.kind == "source" else child for child in children]
 
 
 def children_in_charge(
-    record: QueryRecord, sites: tuple[str, ...], own: Collection[str], others: Collection[QueryRecord] = ()
+    record: QueryRecord, sites: tuple[str, ...], own: Collection[str], sources: SourceIndex | None = None
 ) -> list[Child]:
     """As `query_children`, without those of a version that runs beside the one in charge: what clients are given depends on
     these."""
     charge = record.runs()[0]
     if record.paused or not charge.is_placed:
         return []
-    versions = _version_children(charge, sites, own, [record, *others])
+    versions = _version_children(charge, sites, own, sources or SourceIndex([record]))
     structure, manner = _digest(without_intake_of(charge.spec), (*CHANGED_LIVE, *CHANGED_IN_TURN)), _manner(charge)
     egresses = [
         Child(
@@ -76,9 +83,9 @@ def children_in_charge(
 
 
 def _version_children(
-    record: QueryRecord, sites: tuple[str, ...], own: Collection[str], records: Collection[QueryRecord]
+    record: QueryRecord, sites: tuple[str, ...], own: Collection[str], sources: SourceIndex
 ) -> list[Child]:
-    """The processes of one version of a query. record: the version's. records: of the queries that may read its sources."""
+    """The processes of one version of a query. record: the version's. sources: of all queries that may read its own."""
     layout = layout_of(record, sites)
     spec = without_intake_of(record.spec)
     structure, manner = _digest(spec, (*CHANGED_LIVE, *CHANGED_IN_TURN)), _manner(record)
@@ -86,11 +93,8 @@ def _version_children(
     streams = sorted({edge.operator for edge in layout.plan.sources})
 
     def source(stream: str) -> Child:
-        by = record_of_source(records, layout.sources_of(stream), stream)
-        assert by is not None, "this version reads its log"
-        command = (sys.executable, "-m", "services.source", by.name, stream)
         site = layout.site_of_stream(stream)
-        return Child(layout.source_role(stream), "source", by.name, command, _taken_by(by.spec, stream), record=by, site=site)
+        return _source(layout.source_role(stream), layout.sources_of(stream), stream, site, sources)
 
     def node(replica: str) -> Child:
         command = (sys.executable, "-m", "services.node", record.name, replica)
@@ -110,6 +114,20 @@ def _version_children(
         *(node(replica) for replica in here),
         *(spark(replica) for replica in here if layout.remote_instances(replica)),
     ]
+
+
+def _source(role: str, name: str, stream: str, site: str, sources: SourceIndex) -> Child:
+    by = sources.record_of(name, stream)
+    assert by is not None, "a version reads its log"
+    command = (sys.executable, "-m", "services.source", name, stream)
+    return Child(role, "source", name, command, _taken_by(by.spec, stream), record=by, site=site)
+
+
+def _source_as_now(child: Child, sources: SourceIndex) -> Child:
+    *_, name, stream = child.command
+    # Nobody reads it where a change that cannot run has left the query's processes as they were.
+    has_readers = sources.record_of(name, stream) is not None
+    return _source(child.name, name, stream, child.site, sources) if has_readers else child
 
 
 def without_intake_of(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -80,6 +80,12 @@ class JoinedWorkers:
         if number is signal.SIGKILL:
             self._tell(self._site_of[role], RoleGivenUp(role))
 
+    def drop(self, role: str) -> None:
+        """Forget a role that has ended and is not wanted any more."""
+        with self._lock:
+            self._site_of.pop(role, None)
+            self._weights.forget(role)
+
     def identity_of(self, role: str) -> tuple[int, float] | None:
         """None: a role has no process on this machine."""
         return None

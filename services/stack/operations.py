@@ -538,7 +538,7 @@ class Operations:
     def await_ended(self, name: str, on_wait: Callable[[Collection[str]], None]) -> None:
         """Wait until no process of the query runs. on_wait: see `delete`."""
         records = self.queries()
-        while running := self._processes_of(name, records):
+        while running := self.processes_of(name, records):
             on_wait(running)
             time.sleep(_LOOK_S)
 
@@ -600,12 +600,9 @@ class Operations:
             **self.details(),
         }
 
-    def processes_of(self, query: str) -> list[str]:
+    def processes_of(self, query: str, records: Mapping[str, QueryRecord]) -> list[str]:
         """The names of a query's processes, of all its versions, that some supervisor still runs. Not sources that other
-        queries read."""
-        return self._processes_of(query, self.queries())
-
-    def _processes_of(self, query: str, records: Mapping[str, QueryRecord]) -> list[str]:
+        queries read. records: of all queries."""
         read = _sources_read(records[query].runs()) if query in records else set()
         others = _sources_read([run for run in _runs_of_others(query, records) if not run.paused])
         mine = [each["name"] for each in self._processes() if public_name(each["query"] or "") == query or each["name"] in read]

@@ -27,7 +27,7 @@ from services.stack import parent_death
 from services.stack.chaos import FaultDesk
 from services.stack.children import python_environment
 from services.stack.joined_workers import JoinedWorkers
-from services.stack.links import RoleLinks
+from services.stack.links import ProxyLink, RoleLinks
 from services.stack.spare_keeper import COMMAND, SpareKeeper
 from services.stack.state import created
 from services.stack.workers import Workers, role_workers
@@ -75,7 +75,7 @@ class ProcessRunner:
         """For the supervisor's status, from any thread."""
         self._faults: FaultDesk | None = None
         if allow_chaos:
-            self._faults = FaultDesk(settings.data, lambda name, stream: self._links[name].of(stream), self._send)
+            self._faults = FaultDesk(settings.data, self._known_links, self._send)
 
     def turn_faults(self) -> bool:
         """Begin and undo the faults that are asked for, if chaos is allowed. Returns whether their report has changed."""
@@ -214,6 +214,14 @@ class ProcessRunner:
         """Forget a process that has ended, or could not be started."""
         self._running.pop(name, None)
 
+    def drop(self, name: str) -> None:
+        """Forget all of a process that has ended and is not wanted any more."""
+        self._began.pop(name, None)
+        if (links := self._links.pop(name, None)) is not None:
+            links.close()
+        if isinstance(self._workers, JoinedWorkers):
+            self._workers.drop(name)
+
     def close(self) -> None:
         """End the spare, the workers and the links. Call when no other process runs any more."""
         self._spare.close()
@@ -252,6 +260,10 @@ class ProcessRunner:
         if what not in self._logged:
             self._logged.add(what)
             _logger.error("%s: %s", what, error)
+
+    def _known_links(self, name: str, stream: str) -> Sequence[ProxyLink]:
+        """The links of a process, or one of them; none of what has never been started here: a paused query's, for example."""
+        return self._links[name].of(stream) if name in self._links else ()
 
     def _links_of(self, child: Child) -> RoleLinks | None:
         """If chaos is allowed: the links of a process that talks to Kafka as a client."""

@@ -27,7 +27,7 @@ from typing import Any, assert_never
 from kafka.errors import KafkaError
 
 from boreal.model.errors import UserError
-from deployment.joined_sources import concerned
+from deployment.joined_sources import SourceIndex, changed
 from deployment.query_record import QueryRecord
 from deployment.supervision import (
     Child,
@@ -48,7 +48,7 @@ from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings, load_settings
 from services.kafka.statuses import Status, StatusReader
 from services.kafka.topics import ensure, system_topics
-from services.stack.children import MONITOR, api_child, query_children
+from services.stack.children import MONITOR, api_child, query_children, with_sources
 from services.stack.joined_workers import JoinedWorkers
 from services.stack.process_runner import SHORTAGES, ProcessRunner
 from services.stack.servers import KafkaServer, RedisServer, Server
@@ -243,6 +243,8 @@ class Supervisor:
                     self._runner.end(name, signal.SIGKILL)
                 case _:
                     assert_never(effect)
+        if isinstance(event, ProcessExit) and event.name not in self._supervision.processes:
+            self._runner.drop(event.name)
         if self._joined is not None and self._records is not None and (effects or isinstance(event, ProcessTargets)):
             self._joined.settle()
 
@@ -261,12 +263,15 @@ class Supervisor:
         for gone in known.keys() - records.keys():
             self._of_query.pop(gone, None)
             self._problems.pop(gone, None)
-        for name in concerned(known, records):
+        sources = SourceIndex(records.values())
+        for name, children in self._of_query.items():
+            if known.get(name) == records[name]:
+                self._of_query[name] = with_sources(children, sources)
+        for name in changed(known, records):
             record = records[name]
             self._problems.pop(name, None)
             try:
-                others = [other for other in records.values() if other.name != name]
-                self._of_query[name] = query_children(record, self._settings.site_names, self._own, others)
+                self._of_query[name] = query_children(record, self._settings.site_names, self._own, sources)
             except UserError as error:
                 self._problems[name] = str(error)
                 _logger.error("query %s, revision %d, cannot run: %s", name, record.revision, error)

@@ -118,7 +118,14 @@ class Workers:
         worker = _Worker(name, process, created(psutil.Process(process.pid)), ours)
         with self._lock:
             self._workers[name] = worker
-        threading.Thread(target=self._listen, args=(worker,), name=name, daemon=True).start()
+        try:
+            threading.Thread(target=self._listen, args=(worker,), name=name, daemon=True).start()
+        except RuntimeError:
+            # Nobody would hear of its end.
+            worker.is_up = False
+            process.kill()
+            process.wait()
+            raise
         _logger.info("%s has been started: pid %d", name, process.pid)
 
     def _tell(self, worker: _Worker, message: Mapping[str, Any]) -> None:

@@ -117,6 +117,8 @@ class KafkaLog:
         self._since_rows = CALM_APPENDS
         """How many appends brought no rows, since one that did."""
         self._is_fenced = self._is_closed = False
+        self._handing_on = threading.Lock()
+        """A confirmation that is under way when the log is closed must not make it a writer again."""
         self._window_frames = window_frames
         self._read_window: _Window | None = None
         self._history_us = history_us
@@ -354,10 +356,11 @@ class KafkaLog:
 
     def _hand_on(self, kept: Sequence[WrittenRecord], expected: int, record: Any) -> None:
         """Kafka has what was sent at one time, up to an offset: hand it to those who read it in this process."""
-        if self._may_write and not self._is_closed and record.offset in (expected, -1):
-            self._site.local.confirm(self, self._partition.place, kept, expected + 1)
-        else:
-            self._site.local.end(self, self._partition.place)
+        with self._handing_on:
+            if self._may_write and not self._is_closed and record.offset in (expected, -1):
+                self._site.local.confirm(self, self._partition.place, kept, expected + 1)
+            else:
+                self._site.local.end(self, self._partition.place)
 
     def _fail(self, error: Exception) -> None:
         with self._flow:
@@ -366,7 +369,8 @@ class KafkaLog:
 
     def close(self) -> None:
         """Hand on nothing more of what is written. Call when nothing more is appended."""
-        self._is_closed = True
+        with self._handing_on:
+            self._is_closed = True
         self._site.gathering.leave(self)
         self._site.local.end(self, self._partition.place)
 

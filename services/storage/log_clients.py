@@ -11,17 +11,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
+from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
 from boreal.model.errors import BorealError
 from boreal.model.frames import LogId
 from boreal.model.lazy import lazy_once
-from services.kafka.clusters import Cluster, close_producer, silence_producer
+from services.kafka.clusters import Cluster, close_producer, silence_producer, until_made
 from services.kafka.gathering import FEW_LOGS, GatherPace
 from services.kafka.row_producers import KafkaPythonRows, RowProducer
 from services.storage.local_logs import LocalLogs
@@ -110,10 +111,8 @@ class SiteClients:
         return self._make_producer(linger_ms=LINGER_MS)
 
     def _make_producer(self, **options: Any) -> KafkaProducer:
-        """Retries until it exists: appends wait for an unreachable cluster."""
-        while True:
-            with suppress(KafkaError, OSError):
-                return self._cluster.make_producer(batch_size=BATCH_BYTES, **options)
+        make = partial(self._cluster.make_producer, batch_size=BATCH_BYTES, **options)
+        return until_made(make, f"logs of {self._cluster.site} cannot be written")
 
     @lazy_once
     def row_producer(self) -> RowProducer:
@@ -179,15 +178,20 @@ class LogClients:
     def lease(self, topics: Collection[str]) -> dict[str, SiteClients]:
         """Clients of each site for a role that writes or reads logs in these topics, until they are returned."""
         with self._lock:
+            unused = list[SiteClients]()
             for site, clients in list(self._shared.items()):
                 refusals = [refusal for refusal in (clients.refusal, clients.row_refusal) if refusal is not None]
                 if refusals:
                     self._rejected.update(refusal.topic for refusal in refusals)
                     del self._shared[site]
+                    if not self._users[clients]:
+                        unused.append(clients)
+                        del self._users[clients]
             is_alone = not self._rejected.isdisjoint(topics)
             leased = {site: self._make(site) if is_alone else self._of(site) for site in self._clusters}
             self._users.update(leased.values())
-            return leased
+        _close(unused)
+        return leased
 
     def give_back(self, leased: Iterable[SiteClients]) -> None:
         """The role needs them no more: clients without a role are closed, but for those that the next role gets."""
@@ -196,15 +200,13 @@ class LogClients:
             unused = [one for one in leased if not self._users[one] and one not in self._shared.values()]
             for one in unused:
                 del self._users[one]
-        for one in unused:
-            one.close()
+        _close(unused)
 
     def close(self) -> None:
         """Close the clients that are shared. Call when no role uses them any more."""
         with self._lock:
             shared, self._shared = list(self._shared.values()), {}
-        for one in shared:
-            one.close()
+        _close(shared)
 
     def _of(self, site: str) -> SiteClients:
         if site not in self._shared:
@@ -213,6 +215,11 @@ class LogClients:
 
     def _make(self, site: str) -> SiteClients:
         return SiteClients(self._clusters[site], self._gathering, self.local[site])
+
+
+def _close(clients: Iterable[SiteClients]) -> None:
+    for each in clients:
+        each.close()
 
 
 class WaitingLog(Protocol):

@@ -342,6 +342,8 @@ class _LogFollower(_Worker):
         self._has_joined = False
         self._is_shared = False
         self._is_local = False
+        self._has_left = False
+        """Whether the thread of its own has ended, or is about to, since others read the log."""
         self.has_begun = False
         self._local.expect(self._place)
         self.start()
@@ -419,9 +421,10 @@ class _LogFollower(_Worker):
     def read_alone(self) -> None:
         with self._flow:
             self._has_joined = self._is_local = False
-            # While both read, the thread of its own still runs.
-            if self._is_shared and not self.stopping.is_set():
-                self._is_shared = False
+            was_shared, self._is_shared = self._is_shared, False
+            # While both read, the thread of its own still runs; and until it has looked, also after that.
+            if was_shared and self._has_left and not self.stopping.is_set():
+                self._has_left = False
                 self.start_again()
 
     @property
@@ -487,7 +490,7 @@ class _LogFollower(_Worker):
         partition.forget()
         partition.seek(self._position)
         calm_since = time.monotonic()
-        while not (self.stopping.is_set() or self._is_shared):
+        while not self._leaves():
             records = partition.poll(EVENT_FRAMES, POLL_MS)
             with self._flow:
                 # A fetch may return records that were appended after it looked up the log's end.
@@ -498,6 +501,12 @@ class _LogFollower(_Worker):
                 calm_since = now
             elif not self._has_joined and now - calm_since >= self._shared.calm_s:
                 self._share()
+
+    def _leaves(self) -> bool:
+        """Whether its thread ends, since others read the log for it, or it is stopped."""
+        with self._flow:
+            self._has_left = self._is_shared
+            return self._has_left or self.stopping.is_set()
 
     def _share(self) -> None:
         """Let others read the log for it: who writes it in this process, or who reads all calm logs."""

@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -164,7 +164,7 @@ class JoinedWorker:
             "problem": problem,
             "site": self._site,
             "host": socket.gethostname(),
-            **asdict(report),
+            **report.fields(),
         }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,16 +92,17 @@ class RoleThreads:
             roles = list(self._roles.values())
         for role in roles:
             role.stopping.set()
+        until = time.monotonic() + END_WITHIN_S
         for role in roles:
             if role.thread is not None:
-                role.thread.join(END_WITHIN_S)
+                role.thread.join(max(until - time.monotonic(), 0))
 
     def _run(self, role: _Role, request: RoleRequest) -> None:
         own: Connections | None = None
-        if request.links:
-            # Its links are its own: a fault may cut this role off, and no other.
-            own = Connections(self._shared.settings.model_copy(update=dict(request.links)), request.name)
         try:
+            if request.links:
+                # Its links are its own: a fault may cut this role off, and no other.
+                own = Connections(self._shared.settings.model_copy(update=dict(request.links)), request.name)
             make, record = self._makers[request.kind], request.find_record()
             code = make_role(make, own or self._shared, request.name, record, request.part).serve(role.stopping)
         except Exception:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,10 +66,3 @@ def begin_again(up: Up) -> None:
     """Start the demo once more, where its process was killed."""
     done = boreal("up", "--embedded", "--demo", "--data", str(up.data), "--json")
     assert done.returncode == 0, done.stderr
-
-
-def eventually(condition: Callable[[], object], what: str, within_s: float = 120) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from boreal_cli import main
-from tests.embedded.installation import begin_again, boreal, demo_up, eventually
+from tests.embedded.installation import begin_again, boreal, demo_up
+from tests.waiting import wait_until
 
 SMALL = """
 name: small
@@ -32,7 +33,7 @@ def test_the_demo_from_up_to_down(tmp_path: Path) -> None:
         assert process["kind"] == "api" and process["state"] == "running"
         assert json.loads(boreal("status", "--json", "--data", str(tmp_path)).stdout) == up.status
         assert up.call("GET", STATUS, Authorization="")[0] == 401
-        eventually(lambda: up.call("GET", STATUS)[2]["counts"]["stable"] > 0, "the first stable row")
+        wait_until(lambda: up.call("GET", STATUS)[2]["counts"]["stable"] > 0, "the first stable row")
 
         with urlopen(f"{up.status['api']}/", timeout=10) as page:
             assert "default-src 'self'" in page.headers["Content-Security-Policy"] and b"static/app.js" in page.read()
@@ -55,10 +56,10 @@ def test_the_demo_from_up_to_down(tmp_path: Path) -> None:
         unknown = boreal("fault", "cut", "jfx", "for", "60s", "--data", str(tmp_path), "--json")
         assert unknown.returncode == 2 and json.loads(unknown.stderr)["error"]["field"] == "fault"
         assert boreal("fault", "cut", "jfk", "for", "60s", "--data", str(tmp_path)).stdout.startswith("cut jfk for 60s")
-        eventually(lambda: up.call("GET", STATUS)[2]["tentative"]["outstanding"] > 0, "tentative rows")
+        wait_until(lambda: up.call("GET", STATUS)[2]["tentative"]["outstanding"] > 0, "tentative rows")
         assert up.call("POST", "/api/v1/chaos", {"fault": "heal jfk"})[0] in (200, 201, 202)
-        eventually(lambda: up.call("GET", STATUS)[2]["counts"]["undone"] > 0, "undone rows")
-        eventually(lambda: up.call("GET", STATUS)[2]["tentative"]["outstanding"] == 0, "only stable rows")
+        wait_until(lambda: up.call("GET", STATUS)[2]["counts"]["undone"] > 0, "undone rows")
+        wait_until(lambda: up.call("GET", STATUS)[2]["tentative"]["outstanding"] == 0, "only stable rows")
 
         failed = json.loads(boreal("failures", "departures", "--data", str(tmp_path), "--json").stdout)["failures"]
         cut = next(each["id"] for each in failed if "jfk" in each["missing"])
@@ -76,7 +77,7 @@ def test_the_demo_from_up_to_down(tmp_path: Path) -> None:
         file.write_text(SMALL)
         applied = json.loads(boreal("query", "apply", str(file), "--data", str(tmp_path), "--json").stdout)
         assert applied["live"] and applied["revision"] == 1
-        eventually(lambda: up.call("GET", "/api/v1/queries/small/status")[2]["ready"], "the query is ready")
+        wait_until(lambda: up.call("GET", "/api/v1/queries/small/status")[2]["ready"], "the query is ready")
         assert "small.a" in boreal("stream", "list", "--data", str(tmp_path)).stdout
         read = json.loads(boreal("stream", "list", "--json", "--data", str(tmp_path)).stdout)["streams"]
         assert {"departures.jfk", "small.a"} <= {each["records"] for each in read} and all(each["alike"] for each in read)
@@ -85,9 +86,9 @@ def test_the_demo_from_up_to_down(tmp_path: Path) -> None:
         def letters() -> str:
             return boreal("dlq", "show", "small", "--data", str(tmp_path)).stdout
 
-        eventually(lambda: "ahead of the clock" in letters() and '"k": "x"' in letters(), "a dead letter")
+        wait_until(lambda: "ahead of the clock" in letters() and '"k": "x"' in letters(), "a dead letter")
         assert "1 record put back" in boreal("dlq", "replay", "small", "--reason", "ahead", "--data", str(tmp_path)).stdout
-        eventually(lambda: letters().count("ahead of the clock") == 2, "which is refused again")
+        wait_until(lambda: letters().count("ahead of the clock") == 2, "which is refused again")
         again = json.loads(boreal("dlq", "replay", "small", "--json", "--data", str(tmp_path)).stdout)
         assert again["replayed"] == 1 and again["left"] == [{"reason": "was put back before", "letters": 1}]
         assert "replayed 1" in boreal("events", "--kind", "replayed", "--data", str(tmp_path)).stdout
@@ -119,7 +120,7 @@ def test_a_killed_process_loses_no_job_and_no_event(tmp_path: Path) -> None:
         def state() -> str:
             return str(up.call("GET", "/api/v1/comparisons/kept")[2]["state"])
 
-        eventually(lambda: state() == "running", "the job runs")
+        wait_until(lambda: state() == "running", "the job runs")
         happened = up.call("GET", "/api/v1/events?limit=1000")[2]["events"]
         assert {"changed", "job_created"} <= {event["kind"] for event in happened}
         os.kill(up.status["processes"][0]["pid"], signal.SIGKILL)
@@ -128,7 +129,7 @@ def test_a_killed_process_loses_no_job_and_no_event(tmp_path: Path) -> None:
         assert [event for event in told if event["id"] <= happened[0]["id"]] == happened
         assert state() in ("queued", "running")
         assert up.call("GET", "/api/v1/queries/departures")[2]["delay_threshold"] == "2s"
-        eventually(lambda: state() == "done", "the job begins again", within_s=300)
+        wait_until(lambda: state() == "done", "the job begins again", within_s=300)
         ends = up.call("GET", "/api/v1/events?kind=job_created&kind=job_done")[2]["events"]
         assert [event["kind"] for event in ends if event["facts"]["id"] == "kept"] == ["job_done", "job_created"]
 

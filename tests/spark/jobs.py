@@ -8,8 +8,7 @@ import random
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -35,6 +34,7 @@ from services.kafka.settings import ServiceSettings
 from services.kafka.topics import TopicSpec, ensure, system_topics
 from sunion.steps import Step
 from tests.harness import query_of
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDE = {"max.message.bytes": str(64 << 20)}
@@ -57,13 +57,6 @@ def query_named(name: str, shards: int) -> Query:
     }
     options: dict[str, Any] = {"replicas": 1, "engine": "spark", "shards": shards}
     return load_query({**query_of(operators, "per_key", ("a", "b"), **options), "name": name})
-
-
-def wait_until(condition: Callable[[], object], what: str, within_s: float = SOON_S, explain: Callable[[], str] = str) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {within_s:.0f} s. {explain()}"
-        time.sleep(0.02)
 
 
 class Script:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.stack.lives import wait_until
 from tests.stack.test_evolution import KEYS, Feed, apply, await_windows, check, given, home_of
 from tests.stack.test_evolution_state import WINDOW_US, spec_of
 from tests.stack.test_stack import Commands
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers"), pytest.mark.soak]
 

@@ -31,8 +31,9 @@ from services.stack.servers import KafkaSecurity, KafkaServer, RedisServer
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 from spark_jobs.worker import WARM_UP
 from tests.servers import make_certificates
-from tests.spark.jobs import READY_S, ROOT, Script, SparkJob, environment_of, is_alive, jvm_of, query_named, wait_until
+from tests.spark.jobs import READY_S, ROOT, Script, SparkJob, environment_of, is_alive, jvm_of, query_named
 from tests.thoroughness import every
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 

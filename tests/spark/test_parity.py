@@ -18,7 +18,8 @@ from services.stack.servers import KafkaServer, RedisServer
 from simulation.own_operators import OPERATORS
 from simulation.queries import SCHEMA, Menu, make_operators
 from tests.installing import install
-from tests.spark.jobs import Script, SparkJob, environment_of, wait_until
+from tests.spark.jobs import Script, SparkJob, environment_of
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.soak, pytest.mark.xdist_group("servers")]
 

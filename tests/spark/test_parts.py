@@ -20,7 +20,7 @@ from spark_jobs.connector import sink_options, source_options
 from spark_jobs.host_storage import CheckpointUploader, StoredSnapshots
 from spark_jobs.progress import HostProgress, ProgressAccumulator, WorkerUsage
 from spark_jobs.session import java_home
-from tests.spark.jobs import wait_until
+from tests.waiting import wait_until
 
 LOG = "q.orders.r0@1/0"
 

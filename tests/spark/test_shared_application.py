@@ -36,9 +36,9 @@ from tests.spark.jobs import (
     family_of,
     jvm_of,
     query_named,
-    wait_until,
     workers_of,
 )
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 

@@ -18,7 +18,8 @@ from boreal.model.frames import Origin, RecDone, Undo
 from boreal.spark import register
 from services.kafka.topics import TopicSpec, delete, ensure
 from services.stack.servers import KafkaServer
-from tests.stack.lives import Life, boundary, cluster_of, data, wait_until
+from tests.stack.lives import Life, boundary, cluster_of, data
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +29,7 @@ from services.kafka.clusters import Cluster
 from services.kafka.settings import ClientChoice, KafkaSettings, RegistrySettings, ServiceSettings
 from services.stack.servers import KafkaServer
 from services.storage.log_clients import SiteClients
+from tests.waiting import wait_until
 
 SCHEMA = Schema.of({"name": "string", "n": "int"})
 LOG = LogId("out", "r0", 0)
@@ -39,14 +39,6 @@ BUCKET = 100
 def cluster_of(server: KafkaServer, site: str = "a", row_producer: ClientChoice = "auto") -> Cluster:
     settings = ServiceSettings(sites={site: KafkaSettings(bootstrap=server.bootstrap)}, row_producer=row_producer)
     return Cluster(site, settings, "test")
-
-
-def wait_until(condition: Callable[[], object], what: str, within_s: float = 120, every_s: float = 0.005) -> None:
-    """every_s: how often it is looked at; rarely, if that takes a client of Kafka."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
-        time.sleep(every_s)
 
 
 # What topics hold, and what it means.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,13 +121,6 @@ def troubled_history(lives: int = 4, failures: int = 3) -> Iterator[list[Frame]]
                 undo(1, life),
             ]
     yield [data(next_id, 2, tentative=True, life=lives), boundary(next_id + 2, tentative=True, life=lives)]
-
-
-def wait_until(condition: Callable[[], object], within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.005)
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -29,6 +28,7 @@ from services.kafka.settings import ServiceSettings
 from services.kafka.topics import STATUS, TopicSpec, create, ensure, system_topics
 from services.stack import operations
 from services.stack.servers import KafkaServer
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("servers")
 
@@ -79,13 +79,13 @@ def test_while_kafka_is_away_reads_go_on_marked_stale_and_writes_are_refused(
         with closing(Cluster("a", settings, "test").make_producer()) as producer:
             status = f'{{"v":1,"process":"monitor","pid":1,"ready":true,"at_ms":{time.time() * 1_000}}}'.encode()
             producer.send(STATUS, status, key=b"monitor", partition=0).get(timeout=10)
-        eventually(lambda: api.get("/api/v1/overview").json()["stale"] is False)
+        wait_until(lambda: api.get("/api/v1/overview").json()["stale"] is False)
         own_kafka.kill()
         patch.setattr(queries, "ANSWERED_WITHIN_MS", 1_000)
         patch.setattr(operations, "REACHED_WITHIN_S", 1.0)
         patch.setattr(posting, "WITHIN_S", 1.0)
         patch.setattr(module, "SILENT_AFTER_S", 0.5)
-        eventually(lambda: api.get("/api/v1/overview").json()["stale"] is True)
+        wait_until(lambda: api.get("/api/v1/overview").json()["stale"] is True)
         assert api.get(path).json()["delay_threshold"] == "3s" and api.get(f"{path}/status").json()["stale"] is True
         row = {"departed_at": "2013-01-01T05:15:00Z", "carrier": "AA"}
         for refused in (
@@ -96,7 +96,7 @@ def test_while_kafka_is_away_reads_go_on_marked_stale_and_writes_are_refused(
             assert refused.headers["content-type"] == "application/problem+json"
         own_kafka.start()
         patch.setattr(queries, "ANSWERED_WITHIN_MS", 10_000)
-        eventually(lambda: api.patch(path, json={"delay_threshold": "5s"}).status_code == 200)
+        wait_until(lambda: api.patch(path, json={"delay_threshold": "5s"}).status_code == 200)
         assert api.get(path).json()["delay_threshold"] == "5s"
 
 
@@ -118,11 +118,4 @@ def test_a_place_that_is_no_longer_kept_is_a_gap(kafka: KafkaServer, fresh_name:
                 assert page.gap is None
             assert [(event.id, event.data) for event in events] == [(f"a:{n}", f'{{"n": {n}}}') for n in (3, 4, 5)]
             assert reader.read("a:2", 10).gap is None
-            eventually(lambda: tail.events(3, 10) is not None)
-
-
-def eventually(holds: Callable[[], bool], within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+            wait_until(lambda: tail.events(3, 10) is not None)

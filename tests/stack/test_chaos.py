@@ -15,7 +15,8 @@ import pytest
 from boreal.client import CorrectedStream, Tentative
 from services.kafka.settings import RedisSettings
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
-from tests.stack.test_stack import QUERY, Commands, call, feed, wait_until, windows
+from tests.stack.test_stack import QUERY, Commands, call, feed, windows
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.in_order, pytest.mark.xdist_group("servers")]
 

@@ -26,7 +26,8 @@ from boreal.model.frames import Undo as UndoFrame
 from services.kafka.topics import TopicSpec, delete, ensure
 from services.stack.servers import KafkaServer
 from tests.foreign import make_foreign_packages, run_python
-from tests.stack.lives import Life, boundary, cluster_of, data, wait_until
+from tests.stack.lives import Life, boundary, cluster_of, data
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("servers")
 

@@ -18,7 +18,8 @@ from services.kafka.clusters import Cluster
 from services.kafka.topics import TopicSpec, ensure
 from services.stack.servers import KafkaServer
 from tests.registry import PINS
-from tests.stack.lives import SCHEMA, Life, boundary, cluster_of, data, records_of, wait_until
+from tests.stack.lives import SCHEMA, Life, boundary, cluster_of, data, records_of
+from tests.waiting import wait_until
 
 TESTS = Path(__file__).parents[1]
 

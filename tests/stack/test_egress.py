@@ -58,10 +58,10 @@ from tests.stack.lives import (
     stable_by_confluent,
     stable_of,
     values_of,
-    wait_until,
 )
 from tests.stack.test_debezium import TESTS, read_by
 from tests.thoroughness import every
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("servers")
 

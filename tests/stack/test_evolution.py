@@ -29,8 +29,9 @@ from services.kafka.clusters import Cluster
 from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings
 from tests.registry import RegistryServer
-from tests.stack.lives import records_of, replayed, values_of, wait_until
+from tests.stack.lives import records_of, replayed, values_of
 from tests.stack.test_stack import PATIENCE_S, Commands
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.in_order, pytest.mark.xdist_group("servers")]
 

@@ -25,7 +25,7 @@ from deployment.query_record import QueryRecord, inner_name
 from formats.client_headers import VERSION
 from services.kafka.clusters import make_clusters
 from services.kafka.queries import QueryRegistry
-from tests.stack.lives import records_of, replayed, values_of, wait_until
+from tests.stack.lives import records_of, replayed, values_of
 from tests.stack.test_evolution import (
     STALL_S,
     Feed,
@@ -38,6 +38,7 @@ from tests.stack.test_evolution import (
     spec_of,
 )
 from tests.stack.test_stack import PATIENCE_S, ROOT, Commands, have_ended
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.soak, pytest.mark.xdist_group("servers")]
 

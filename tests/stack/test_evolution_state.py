@@ -19,7 +19,6 @@ from deployment.query_record import QueryRecord
 from formats.json_text import time_us
 from services.kafka.clusters import Cluster
 from services.stack.operations import Operations
-from tests.stack.lives import wait_until
 from tests.stack.test_evolution import (
     KEYS,
     SECOND_US,
@@ -36,6 +35,7 @@ from tests.stack.test_evolution import (
     write_spec,
 )
 from tests.stack.test_stack import Commands
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.in_order, pytest.mark.xdist_group("servers")]
 

@@ -55,15 +55,6 @@ def test_it_hands_on_what_the_topic_holds_and_what_comes_and_passes_over_what_is
         assert heard.get(timeout=30) == b"3"
 
 
-def test_from_the_end_what_was_said_before_is_past(cluster: Cluster, fresh_name: str) -> None:
-    heard: queue.Queue[bytes] = queue.Queue()
-    put(cluster, fresh_name, b"1")
-    with closing(TopicFollower(cluster, fresh_name, into(heard), from_end=True)) as follower:
-        assert follower.is_current.wait(30)
-        put(cluster, fresh_name, b"2")
-        assert heard.get(timeout=30) == b"2"
-
-
 def test_a_topic_that_was_made_anew_is_followed_from_its_beginning(cluster: Cluster, fresh_name: str) -> None:
     heard: queue.Queue[bytes] = queue.Queue()
     put(cluster, fresh_name, *(b"old" for _ in range(9)))

@@ -18,9 +18,10 @@ from kafka import KafkaProducer, TopicPartition
 
 from formats.json_text import time_us
 from services.kafka.clusters import Cluster
-from tests.stack.lives import records_of, values_of, wait_until
+from tests.stack.lives import records_of, values_of
 from tests.stack.test_evolution import SECOND_US, SPEC, Feed, apply, home_of, without_other_topics, write_spec
 from tests.stack.test_stack import Commands
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.in_order, pytest.mark.xdist_group("servers")]
 

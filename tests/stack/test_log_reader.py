@@ -40,9 +40,9 @@ from tests.stack.logs import (
     start,
     troubled_history,
     undo,
-    wait_until,
 )
 from tests.thoroughness import every
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("servers")
 

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,6 +45,7 @@ from services.monitor.reports import QueryReports
 from services.stack.servers import KafkaServer, RedisServer
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 from tests.thoroughness import every
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("monitor")]
 
@@ -62,13 +63,6 @@ def spec(name: str, **changes: object) -> dict[str, Any]:
         "replicas": 2,
         **changes,
     }
-
-
-def eventually(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.05)
 
 
 @dataclass
@@ -209,20 +203,20 @@ class Players:
 def test_trims_follow_the_slowest_reader_and_a_new_life_holds_back_what_it_does_not_know(site: Site):
     with Players(site, spec(site.name)) as players:
         players.readers = {R0: {players.key: 50}, R1: {players.key: 20}, OUT: {players.out: 5}}
-        eventually(lambda: {players.key: 20, players.out: 5} in players.trims, "the first trim")
+        wait_until(lambda: {players.key: 20, players.out: 5} in players.trims, "the first trim")
         players.readers[R1] = {players.key: 40}
-        eventually(lambda: players.trimmed_before == 40, "the next trim")
+        wait_until(lambda: players.trimmed_before == 40, "the next trim")
         # A new life that hears only one of the two lets nothing go.
         site.end()
         del players.readers[R1]
         players.readers[R0] = {players.key: 900}
         site.start()
-        eventually(lambda: site.query, "a status")
+        wait_until(lambda: site.query, "a status")
         before = site.query["at_ms"]
-        eventually(lambda: site.query["at_ms"] > before + 3_000, "three seconds of the new life")
+        wait_until(lambda: site.query["at_ms"] > before + 3_000, "three seconds of the new life")
         assert players.trimmed_before == 40
         players.readers[R1] = {players.key: 70}
-        eventually(lambda: players.trimmed_before == 70, "the trim once all are heard")
+        wait_until(lambda: players.trimmed_before == 70, "the trim once all are heard")
         assert max(trim.get(players.out, 0) for trim in players.trims) == 5
         players.readers[R0] = {players.key: 60}
         assert site.end(signal.SIGTERM) == 0
@@ -242,21 +236,21 @@ def test_a_silent_reader_loses_its_claim_until_it_is_heard_again_and_old_checkpo
         blob = json.loads(client.hget(f"boreal:{site.name}:{R0}:manifests", "6"))["blob"]  # type: ignore[arg-type]
         client.hset(f"boreal:{site.name}:{R0}:blob:{blob}", "0", b"damaged")
         players.readers = {R0: {players.key: 50}, R1: {players.key: 20}, OUT: {players.out: 5}}
-        eventually(lambda: players.trimmed_before == 20, "the first trim")
+        wait_until(lambda: players.trimmed_before == 20, "the first trim")
         del players.readers[R1]
-        eventually(lambda: players.trimmed_before == 50, "the trim without the dead reader")
-        eventually(lambda: site.query["claims"]["lost"] == [str(R1)], "the loss in the status")
+        wait_until(lambda: players.trimmed_before == 50, "the trim without the dead reader")
+        wait_until(lambda: site.query["claims"]["lost"] == [str(R1)], "the loss in the status")
         assert any(entry["who"] == str(R1) and entry["kind"] == "claim" for entry in site.query["journal"])
         assert "WARNING" in site.log and f"{site.name}: {R1} was silent for" in site.log
-        eventually(lambda: store.numbers(str(R0)) == [5, 6], "the old ones are dropped")
+        wait_until(lambda: store.numbers(str(R0)) == [5, 6], "the old ones are dropped")
         assert store.numbers(str(R1)) == [1]
-        eventually(lambda: any(e["kind"] == "checkpoint" for e in site.journal), "the damage is told")
+        wait_until(lambda: any(e["kind"] == "checkpoint" for e in site.journal), "the damage is told")
         # A later life goes on with the journal.
         site.end()
         site.start()
-        eventually(lambda: any(entry["kind"] == "claim" for entry in site.journal), "the journal")
+        wait_until(lambda: any(entry["kind"] == "claim" for entry in site.journal), "the journal")
         players.readers[R1] = {players.key: 45}
-        eventually(lambda: site.query["claims"]["lost"] == [], "the claim is back")
+        wait_until(lambda: site.query["claims"]["lost"] == [], "the claim is back")
 
 
 def test_the_status_of_a_query_is_made_of_what_its_processes_say_and_goes_with_it(site: Site):
@@ -274,13 +268,13 @@ def test_the_status_of_a_query_is_made_of_what_its_processes_say_and_goes_with_i
         publishers.enter_context(closing(StatusPublisher(site.home, f"source.{site.name}.jfk", lambda: source)))
         publishers.enter_context(closing(StatusPublisher(site.home, f"egress.{site.name}.a", lambda: egress)))
         # It is ready by one replica: the other may be heard of a moment later.
-        eventually(lambda: site.query.get("ready") and states() == ["STABLE", "STABLE"], "all have been heard")
+        wait_until(lambda: site.query.get("ready") and states() == ["STABLE", "STABLE"], "all have been heard")
         status = site.query
         assert (status["state"], status["x_ms"], status["alpha_x_ms"], status["violations"]) == ("STABLE", 1000.0, 800.0, 2)
         assert status["counts"] == {"stable": 9, "tentative": 1, "undone": 1}
         QueryRegistry(site.home).put(QueryRecord(site.name, load_query(spec(site.name, delay_threshold="2s")).dump(), 2))
-        eventually(lambda: site.query["x_ms"] == 2000.0, "a new X")
-    eventually(lambda: not site.query, "the status goes with the query")
+        wait_until(lambda: site.query["x_ms"] == 2000.0, "a new X")
+    wait_until(lambda: not site.query, "the status goes with the query")
     assert site.monitor["ready"]
 
 
@@ -313,12 +307,12 @@ def test_what_happens_is_recorded_once_though_the_monitor_is_killed_again_and_ag
         for replica in ("r0", "r1"):
             closed.enter_context(closing(StatusPublisher(site.home, f"node.{site.name}.{replica}", partial(node, replica))))
         closed.enter_context(closing(StatusPublisher(site.home, f"egress.{site.name}.a", lambda: egress)))
-        eventually(lambda: site.query.get("ready"), "all have been heard")
-        eventually(lambda: kinds() == ["created"], "its creation")
+        wait_until(lambda: site.query.get("ready"), "all have been heard")
+        wait_until(lambda: kinds() == ["created"], "its creation")
         changes.append(["UP_FAILURE", now_us() / 1_000])
-        eventually(lambda: kinds().count("detected") == 2, "both replicas notice")
+        wait_until(lambda: kinds().count("detected") == 2, "both replicas notice")
         held.update(outstanding=3, since_ms=now_us() / 1_000, cause="main.r0.0-1")
-        eventually(lambda: "tentative" in kinds(), "the first tentative row")
+        wait_until(lambda: "tentative" in kinds(), "the first tentative row")
         site.end()
         # While no monitor runs, all of this comes to its end, and the query is changed.
         changes.extend([["STABILIZATION", now_us() / 1_000], ["STABLE", now_us() / 1_000 + 1]])
@@ -327,9 +321,9 @@ def test_what_happens_is_recorded_once_though_the_monitor_is_killed_again_and_ag
         changed = QueryRecord(site.name, load_query(spec(site.name, delay_threshold="2s")).dump(), 2)
         QueryRegistry(site.home).update(site.name, lambda old: changed, "ann (operator)")
         site.start()
-        eventually(lambda: "over" in kinds(), "the end of the failure")
+        wait_until(lambda: "over" in kinds(), "the end of the failure")
         again()
-        eventually(lambda: site.monitor.get("ready") and site.query.get("ready"), "another life")
+        wait_until(lambda: site.monitor.get("ready") and site.query.get("ready"), "another life")
         whole = ["changed", "created", *["detected"] * 2, *["healed"] * 2, "over", *["reconciled"] * 2, "tentative", "undone"]
         assert sorted(kinds()) == whole
     failures = Failures()
@@ -366,10 +360,10 @@ def test_what_was_counted_for_an_objective_is_recorded_when_the_monitor_is_stopp
         closing(TopicFollower(site.home, EVENTS, take, read_committed=True)),
         closing(StatusPublisher(site.home, f"egress.{site.name}.a", give)),
     ):
-        eventually(on_time, "rows are counted")
+        wait_until(on_time, "rows are counted")
         counted = on_time()
         assert site.end(signal.SIGTERM) == EXIT_STOPPED
-        eventually(lambda: sum(event.facts["on_time"] for event in served) >= counted, "they are recorded")
+        wait_until(lambda: sum(event.facts["on_time"] for event in served) >= counted, "they are recorded")
 
 
 def test_a_job_is_recorded_once_though_the_monitor_was_away_when_it_ended(site: Site):
@@ -387,14 +381,14 @@ def test_a_job_is_recorded_once_though_the_monitor_was_away_when_it_ended(site: 
         closing(TopicFollower(site.home, EVENTS, take, read_committed=True)),
         closing(StatusPublisher(site.home, "api", lambda: {"ready": True, "jobs": [job]})),
     ):
-        eventually(lambda: len(found) == 1, "it is asked for")
+        wait_until(lambda: len(found) == 1, "it is asked for")
         site.end()
         job |= {"state": "done", "ended_ms": now_us() / 1_000}
         site.start()
-        eventually(lambda: len(found) == 2, "its end")
+        wait_until(lambda: len(found) == 2, "its end")
         site.end()
         site.start()
-        eventually(lambda: site.monitor.get("ready") and site.query.get("ready") is not None, "another life")
+        wait_until(lambda: site.monitor.get("ready") and site.query.get("ready") is not None, "another life")
         time.sleep(2.5)  # statuses come every second
     assert [(event.kind, event.by) for event in found] == [("job_created", "ann (operator)"), ("job_done", None)]
 
@@ -407,12 +401,12 @@ def test_a_second_writer_of_events_ends_the_first(site: Site):
             written.set()
 
     with closing(TopicFollower(site.home, EVENTS, take, read_committed=True)), Players(site, spec(site.name)):
-        eventually(written.is_set, "the first has recorded the query")
+        wait_until(written.is_set, "the first has recorded the query")
         with closing(EventWriter(site.home, lambda events: read.set(), lambda: None)):
-            eventually(read.is_set, "the second has begun")
+            wait_until(read.is_set, "the second has begun")
             changed = QueryRecord(site.name, load_query(spec(site.name, delay_threshold="2s")).dump(), 2)
             QueryRegistry(site.home).put(changed)  # which the first wants to record
-            eventually(lambda: not site.is_running, "the first has ended")
+            wait_until(lambda: not site.is_running, "the first has ended")
     assert site.process is not None and site.process.poll() == EXIT_FENCED
 
 
@@ -420,16 +414,16 @@ def test_a_second_writer_of_events_ends_the_first(site: Site):
 def test_it_outlasts_kafka_and_redis(site: Site):
     with Players(site, spec(site.name)) as players:
         players.readers = {R0: {players.key: 50}, R1: {players.key: 20}, OUT: {players.out: 5}}
-        eventually(lambda: players.trimmed_before == 20, "the first trim")
+        wait_until(lambda: players.trimmed_before == 20, "the first trim")
         site.redis.kill()
-        eventually(lambda: site.monitor.get("redis") == "out of reach", "the outage of Redis in the status")
+        wait_until(lambda: site.monitor.get("redis") == "out of reach", "the outage of Redis in the status")
         site.kafka.kill()
         time.sleep(1.5)
         players.readers[R1] = {players.key: 44}
         site.kafka.start()
         site.redis.start()
-        eventually(lambda: players.trimmed_before == 44, "trims after the outage")
-        eventually(lambda: site.monitor.get("redis") == "reachable", "Redis is back in the status")
+        wait_until(lambda: players.trimmed_before == 44, "trims after the outage")
+        wait_until(lambda: site.monitor.get("redis") == "reachable", "Redis is back in the status")
         assert site.is_running
         site.kafka.kill()
         assert site.end(signal.SIGTERM) == 0
@@ -452,7 +446,7 @@ def test_garbage_on_its_topics_is_passed_over(site: Site):
             producer.send(STATUS, json.dumps(value).encode(), key=b"x", partition=0)
         producer.close()
         players.readers = {R0: {players.key: 50}, R1: {players.key: 20}, OUT: {players.out: 5}}
-        eventually(lambda: players.trimmed_before == 20, "the trim")
+        wait_until(lambda: players.trimmed_before == 20, "the trim")
         assert site.is_running
 
 
@@ -488,7 +482,7 @@ def test_a_monitor_that_dies_at_each_step_of_an_evolution_takes_each_step_once(s
         is_written = name == "monitor.after_evolution"
         assert state_of(look()) == (TAKING_OVER if is_written else BUILDING)
         site.start()
-        eventually(lambda: state_of(look()) == TAKING_OVER, "the next life proposes a time, or finds it")
+        wait_until(lambda: state_of(look()) == TAKING_OVER, "the next life proposes a time, or finds it")
         proposed = look()
         assert proposed.revision == record.revision + 1
         site.end()
@@ -496,7 +490,7 @@ def test_a_monitor_that_dies_at_each_step_of_an_evolution_takes_each_step_once(s
         dies(name)
         assert look() == proposed if not is_written else state_of(look()) == TAKEN_OVER
         site.start()
-        eventually(lambda: state_of(look()) == TAKEN_OVER, "the next life ends the takeover, or finds that it has ended")
+        wait_until(lambda: state_of(look()) == TAKEN_OVER, "the next life ends the takeover, or finds that it has ended")
         found = look()
         assert proposed.takeover is not None
         assert (found.version, found.since, found.revision) == (2, proposed.takeover.at, record.revision + 2)
@@ -523,7 +517,7 @@ def test_a_monitor_that_dies_as_it_hands_states_on_names_one_for_good_and_drops_
         former, store = RedisCheckpointStore(client, site.name), RedisCheckpointStore(client, inner)
         ensure(site.home, query_topics(make_layout(new, ("a",), inner))["a"])
         QueryRegistry(site.home).put(evolve(QueryRecord(site.name, old.dump(), 1), new, STATE))
-        eventually(lambda: "not there yet" in str((site.query.get("evolution") or {}).get("waits_for")), "it says so")
+        wait_until(lambda: "not there yet" in str((site.query.get("evolution") or {}).get("waits_for")), "it says so")
         site.end()
         former.put(checkpoint(R1, 7, 1_000_000))
         site.start(name)
@@ -532,7 +526,7 @@ def test_a_monitor_that_dies_as_it_hands_states_on_names_one_for_good_and_drops_
         assert (state_of(look()), store.instances()) == (BUILDING if is_written else CLAIMING, ["carried/main.r1.0"])
         former.put(checkpoint(R0, 3, 2_000_000))
         site.start()
-        eventually(lambda: state_of(look()) == BUILDING, "the next life names one, or finds it")
+        wait_until(lambda: state_of(look()) == BUILDING, "the next life names one, or finds it")
         time_us, place = (1_000_000, ("carried/main.r1.0", 7)) if is_written else (2_000_000, ("carried/main.r0.0", 3))
         beside = look().beside
         assert beside is not None and beside.shared is not None
@@ -542,7 +536,7 @@ def test_a_monitor_that_dies_as_it_hands_states_on_names_one_for_good_and_drops_
         assert (found.time, found.next_ids, found.inputs) == (time_us, (), ((key, 0),))
         left = [(owner, number) for owner in store.instances() for number in store.numbers(owner)]
         if len(left) > 1:
-            eventually(lambda: not store.numbers("carried/main.r1.0"), "what it does not name is dropped")
+            wait_until(lambda: not store.numbers("carried/main.r1.0"), "what it does not name is dropped")
         assert store.get(*place) == found
         store.forget()
         former.forget()

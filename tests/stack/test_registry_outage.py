@@ -16,7 +16,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from kafka import KafkaConsumer, TopicPartition
 
 from tests.registry import RegistryServer
-from tests.stack.test_stack import QUERY, SECOND_US, Commands, wait_until
+from tests.stack.test_stack import QUERY, SECOND_US, Commands
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 

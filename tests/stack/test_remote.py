@@ -22,7 +22,8 @@ from services.hosting.process import EXIT_BEGIN_ANEW
 from services.kafka.clusters import Cluster
 from services.kafka.topics import delete, ensure, query_topics
 from services.stack.servers import KafkaServer
-from tests.stack.lives import cluster_of, wait_until
+from tests.stack.lives import cluster_of
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("servers")
 

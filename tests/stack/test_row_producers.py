@@ -17,8 +17,9 @@ from services.kafka.topics import TopicSpec, ensure
 from services.stack.servers import KafkaServer
 from services.storage.kafka_log import KafkaLog
 from services.storage.log_clients import AppendRefusedError, LogClients
-from tests.stack.lives import cluster_of, records_of, wait_until
+from tests.stack.lives import cluster_of, records_of
 from tests.thoroughness import every
+from tests.waiting import wait_until
 
 CLIENTS: tuple[ClientChoice, ...] = ("librdkafka", "kafka-python")
 KINDS = {"kafka-python": KafkaPythonRows, "librdkafka": LibrdkafkaRows}

@@ -36,9 +36,10 @@ from services.source.schema_check import check_registries, check_schemas
 from services.stack.ports import HOST, free_port
 from services.stack.servers import KafkaServer
 from tests.registry import RegistryServer
-from tests.stack.lives import Life, boundary, cluster_of, records_of, stable_of, wait_until
+from tests.stack.lives import Life, boundary, cluster_of, records_of, stable_of
 from tests.stack.test_source import SECONDS, Bench
 from tests.thoroughness import every
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("schema registry")
 

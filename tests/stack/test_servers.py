@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,19 +24,13 @@ from services.stack import class_archive, servers
 from services.stack.class_archive import write_class_archive
 from services.stack.servers import HOST, KafkaServer, RedisServer, ServerFailed
 from tests.servers import Certificates, make_certificates, tls_before
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 30.0
 ONCE = Retry(NoBackoff(), 0)
 
 pytestmark = pytest.mark.usefixtures("servers")
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, "not within patience"
-        time.sleep(0.02)
 
 
 def has_ended(pid: int) -> bool:
@@ -187,7 +180,7 @@ def test_no_server_outlives_a_test_run(tmp_path: Path, ending: str) -> None:
     run = subprocess.run([*pytest_run, tmp_path / "test_ends.py"], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode in (1, -9), run.stdout
     pid = int((tmp_path / "pid").read_text())
-    eventually(lambda: has_ended(pid))
+    wait_until(lambda: has_ended(pid))
 
 
 @pytest.mark.soak

@@ -17,7 +17,7 @@ import time
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +38,7 @@ from tests.command_line import run_command
 from tests.described import assert_described
 from tests.examples.test_flights import DEPARTURES, assert_same, oracle
 from tests.stack.test_flights import read_with_confluent
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.in_order, pytest.mark.xdist_group("servers")]
 
@@ -59,13 +60,6 @@ engine: native
 """
 IN_SPARK = QUERY.replace("engine: native\n", "").replace("replicas: 2", "replicas: 1")
 """The stack's default."""
-
-
-def wait_until(holds: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}"
-        time.sleep(0.05)
 
 
 @dataclass

@@ -26,10 +26,11 @@ from services.kafka.queries import QueryRegistry
 from services.kafka.topics import ensure, query_topics, system_topics
 from services.stack.servers import KafkaServer
 from tests.registry import RegistryServer
-from tests.stack.lives import cluster_of, records_of, replayed, stable_of, wait_until
+from tests.stack.lives import cluster_of, records_of, replayed, stable_of
 from tests.stack.test_debezium import Table
 from tests.stack.test_egress import Deployment, Replica, spec_of
 from tests.thoroughness import every
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("schema registry")]
 

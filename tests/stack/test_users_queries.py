@@ -19,7 +19,8 @@ from kafka.admin import NewTopic
 
 from boreal.operators.installed import GROUP
 from tests.installing import EXAMPLE, install, install_example
-from tests.stack.test_stack import Commands, call, wait_until
+from tests.stack.test_stack import Commands, call
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.in_order, pytest.mark.xdist_group("servers")]
 

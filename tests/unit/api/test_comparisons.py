@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from boreal.query.spec import load_query
 from tests.unit.api.conftest import ADDRESS, IDLE
 from tests.unit.api.memory import MemoryInstallation
 from tests.unit.api.test_queries import problem
+from tests.waiting import wait_until
 
 KIND = "comparison"
 PATH = "/api/v1/comparisons"
@@ -54,13 +54,6 @@ CUT = {
 }
 
 
-def eventually(condition: Callable[[], object], within_s: float = 180) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def real(tmp_path: Path) -> Iterator[TestClient]:
     """An API that runs what it is asked for."""
@@ -74,7 +67,7 @@ def real(tmp_path: Path) -> Iterator[TestClient]:
 def test_each_x_mode_and_policy_has_a_row_and_the_result_outlives_the_api(real: TestClient, tmp_path: Path) -> None:
     begun = real.post(PATH, json={"id": "mine", **CUT})
     assert begun.status_code == 202 and begun.headers["location"] == f"{PATH}/mine" and begun.headers["retry-after"] == "1"
-    eventually(lambda: real.get(f"{PATH}/mine").json()["state"] not in ("queued", "running"))
+    wait_until(lambda: real.get(f"{PATH}/mine").json()["state"] not in ("queued", "running"))
     done = real.get(f"{PATH}/mine").json()
     assert done["state"] == "done", done["problem"]
     assert done["progress"] == {"done": 2, "total": 2} and done["query"] == "load" and done["by"].startswith("settings")
@@ -170,7 +163,7 @@ def test_a_job_whose_process_dies_has_failed_and_says_why(tmp_path: Path) -> Non
     for number, (way, why) in enumerate(ways.items()):
         jobs = Jobs(tmp_path / str(number), command=("sh", "-c", way))
         job = jobs.post(KIND, None, "departures", "ours", {})
-        eventually(partial(has_failed, jobs, job.id))
+        wait_until(partial(has_failed, jobs, job.id))
         found = jobs.find(KIND, job.id).problem
         assert found is not None and found["problem"].endswith(why)
 
@@ -181,7 +174,7 @@ def test_jobs_that_an_end_of_the_api_interrupts_run_again(tmp_path: Path) -> Non
     first.close()
     said = "mkdir -p $0 && echo '{}' > $0/result.json"
     again = Jobs(tmp_path, command=("sh", "-c", said))
-    eventually(lambda: all(again.find(KIND, id_).state is JobState.DONE for id_ in ids))
+    wait_until(lambda: all(again.find(KIND, id_).state is JobState.DONE for id_ in ids))
     assert {again.find(KIND, id_).attempts for id_ in ids} == {1}, "what was stopped in good order does not count"
 
 
@@ -208,7 +201,7 @@ def test_a_process_ends_with_its_api(tmp_path: Path) -> None:
     asked = {**CUT, "sources": dict.fromkeys(["north", "south"], "generate:1000,200")}
     (tmp_path / "request.json").write_text(json.dumps({"asked": asked, "spec": load_query(LOAD).dump()}))
     with subprocess.Popen([*COMMAND, tmp_path], stdin=subprocess.PIPE) as process:
-        eventually((tmp_path / "progress.json").is_file)
+        wait_until((tmp_path / "progress.json").is_file)
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(timeout=30) == 1
@@ -278,7 +271,7 @@ def test_a_verification_says_that_the_results_are_the_same(real: TestClient) -> 
     asked = {"id": "exact", **VERIFIED, "delay_threshold": "1s", "mode": "overlay_redo"}
     begun = real.post(VERIFICATIONS, json=asked)
     assert begun.status_code == 202 and begun.headers["location"] == f"{VERIFICATIONS}/exact"
-    eventually(lambda: real.get(f"{VERIFICATIONS}/exact").json()["state"] not in ("queued", "running"))
+    wait_until(lambda: real.get(f"{VERIFICATIONS}/exact").json()["state"] not in ("queued", "running"))
     done = real.get(f"{VERIFICATIONS}/exact").json()
     assert done["state"] == "done", done["problem"]
     assert done["progress"] == {"done": 2, "total": 2}

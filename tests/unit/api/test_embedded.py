@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from api.metrics import StatusCollector
 from boreal.model.errors import UserError
 from boreal.query.spec import load_query
 from embedded.live.output import OutputRing, RingRecord
+from tests.waiting import wait_until
 
 SMALL = """
 name: small
@@ -38,13 +39,6 @@ def here(tmp_path: Path) -> Iterator[EmbeddedInstallation]:
     installation = EmbeddedInstallation(tmp_path, allow_chaos=True, is_demo=True)
     yield installation
     installation.close()
-
-
-def eventually(condition: Callable[[], object], within_s: float = 20) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_queries_change_under_preconditions(here: EmbeddedInstallation) -> None:
@@ -67,7 +61,7 @@ def test_queries_change_under_preconditions(here: EmbeddedInstallation) -> None:
         here.status("small")
     layout = here.layout("departures")
     assert (layout.plan.bucket_us, layout.plan.bucket_run_us, layout.sites) == (600 * 100_000, 100_000, ("local",))
-    eventually(lambda: here.readiness().is_ready)
+    wait_until(lambda: here.readiness().is_ready)
     assert not here.freshness().is_stale
     assert len(here.instances("departures")) == 2
 
@@ -81,8 +75,8 @@ def test_a_query_that_runs_has_a_sample_of_each_metric(here: EmbeddedInstallatio
 
     untold = {"boreal_reconciliation_seconds", "boreal_input_last_refusal"}
     shared = {"boreal_memory_bytes", "boreal_processor_cores"}
-    eventually(lambda: lacking() <= untold | shared)
-    eventually(lambda: any(entry["held_rows"] for entry in here.instances("departures")))
+    wait_until(lambda: lacking() <= untold | shared)
+    wait_until(lambda: any(entry["held_rows"] for entry in here.instances("departures")))
 
 
 def test_posted_rows_come_out(here: EmbeddedInstallation) -> None:
@@ -90,7 +84,7 @@ def test_posted_rows_come_out(here: EmbeddedInstallation) -> None:
     here.append(StreamPlace("small", "a", "small.a"), [b'{"at": "2026-01-01T00:00:00Z", "k": "x"}'])
     here.append(StreamPlace("small", "a", "small.a"), [b'{"at": "2026-01-01T00:00:05Z", "k": "y"}'])
     reader = here.output("small", "stable")
-    eventually(lambda: reader.read(None, 10).events)
+    wait_until(lambda: reader.read(None, 10).events)
     assert '"k":"x"' in reader.read(None, 10).events[0].data
     with pytest.raises(UserError, match="takes no rows"):
         here.append(StreamPlace("departures", "jfk", "departures.jfk"), [b"{}"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from formats.json_text import moment, time_us
 from tests.unit.api.conftest import ADDRESS, IDLE
 from tests.unit.api.memory import MemoryInstallation
 from tests.unit.api.test_queries import problem
+from tests.waiting import wait_until
 
 QUERY: dict[str, Any] = {
     "name": "load",
@@ -41,13 +42,6 @@ QUERY: dict[str, Any] = {
     "delay_threshold": "3s",
 }
 HERE = "/api/v1/queries/load"
-
-
-def eventually(condition: Callable[[], object], within_s: float = 120) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @dataclass
@@ -67,7 +61,7 @@ class Fed:
         assert begun.status_code == 202, begun.text
         assert begun.headers["location"] == f"/api/v1/{kind}/{id_}"
         path = f"/api/v1/{kind}/{id_}"
-        eventually(lambda: self.api.get(path).json()["state"] not in ("queued", "running"))
+        wait_until(lambda: self.api.get(path).json()["state"] not in ("queued", "running"))
         return self.api.get(path).json()
 
     def again(self, id_: str) -> Any:
@@ -84,14 +78,14 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fed]:
     app = create_app(ApiSettings(), installation, TokenStore(folder, "ours"), jobs)
     with TestClient(app, base_url=ADDRESS, headers={"Authorization": "Bearer ours"}) as api:
         api.put(HERE, json=QUERY).raise_for_status()
-        eventually(lambda: api.get("/readyz").status_code == 200)
+        wait_until(lambda: api.get("/readyz").status_code == 200)
         for number in range(120):
             row = {"at": moment(time.time_ns() // 1_000), "k": "xyz"[number % 3], "v": number}
             api.post("/api/v1/streams/a/tuples", json=row).raise_for_status()
             time.sleep(0.05)
         end_ms = time.time() * 1_000
         # However slow the machine is, there is something to compare then.
-        eventually(lambda: _is_stable_through(installation, round(end_ms * 1_000)))
+        wait_until(lambda: _is_stable_through(installation, round(end_ms * 1_000)))
         yield Fed(api, installation, folder / "jobs", end_ms)
 
 
@@ -172,7 +166,7 @@ def test_rows_are_fetched_when_they_are_there_and_may_be_shown(tmp_path: Path) -
 
 @pytest.mark.soak
 def test_a_span_without_rows_is_no_verification(fed: Fed) -> None:
-    eventually(lambda: time.time() * 1_000 > fed.end_ms + 4_000)
+    wait_until(lambda: time.time() * 1_000 > fed.end_ms + 4_000)
     done = fed.begin("verifications", "empty", since_ms=fed.end_ms + 2_000, until_ms=fed.end_ms + 4_000)
     assert done["state"] == "failed" and "nothing was compared" in done["problem"]["problem"]
 

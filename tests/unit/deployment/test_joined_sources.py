@@ -11,8 +11,9 @@ from boreal.model.errors import UserError
 from boreal.query.spec import load_query
 from deployment.evolution import EARLIEST, evolve
 from deployment.joined_sources import (
+    SourceIndex,
     SourceReaders,
-    concerned,
+    changed,
     join,
     readers_of_source,
     record_of_source,
@@ -25,7 +26,7 @@ from deployment.shared_sources import STATE
 from deployment.stream_claims import ASK_US, CLAIM_WITHIN_US, AskToHold, LookForRows, StreamClaims
 from deployment.watched_query import WatchedQuery
 from services.kafka.topics import query_topics
-from services.stack.children import query_children
+from services.stack.children import query_children, with_sources
 
 SITES = ("a",)
 SCHEMA = {"carrier": "string", "delay": "double"}
@@ -110,10 +111,11 @@ def test_a_record_keeps_what_it_has_joined() -> None:
 def test_nothing_runs_before_its_claims_are_settled_and_then_each_source_runs_once() -> None:
     first = record("first", "jfk")
     joining = join(record("second", "jfk"), among(first))
-    assert query_children(joining, SITES, SITES, [first]) == []
+    assert query_children(joining, SITES, SITES, SourceIndex([first, joining])) == []
     placed = claimed(joining, first)
     assert placed.is_placed and placed.revision == 2
-    found = [{c.name: c.revision for c in query_children(r, SITES, SITES, [o])} for r, o in ((first, placed), (placed, first))]
+    sources = SourceIndex([first, placed])
+    found = [{c.name: c.revision for c in query_children(each, SITES, SITES, sources)} for each in (first, placed)]
     assert found[0].keys() & found[1].keys() == {"source.first.jfk"}
     assert found[0]["source.first.jfk"] == found[1]["source.first.jfk"], "nothing of it restarts if the first query goes"
     assert [child.revision for child in query_children(placed, SITES, SITES) if child.kind == "source"] == [
@@ -195,14 +197,27 @@ def test_a_change_of_what_a_source_does_is_refused_while_others_read_it() -> Non
         refuse_change_for_others(one, one.query.changed(delay_threshold="5s", replicas=3), records)
 
 
-def test_processes_are_chosen_again_for_those_that_share_with_one_that_changes() -> None:
+def test_of_those_that_share_with_one_that_changes_only_the_sources_are_chosen_again() -> None:
     first, apart = record("first", "jfk"), record("apart", reads=streams("jfk", disorder="5s"))
     second = claimed(join(record("second", "jfk"), among(first)), first)
     before = among(first, second, apart)
-    assert concerned(before, before) == []
-    assert concerned(before, {**before, "second": replace(second, revision=9)}) == ["first", "second"]
-    assert concerned(before, among(second, apart)) == ["second"]
-    assert concerned(before, {**before, "apart": replace(apart, revision=9)}) == ["apart"]
+    assert changed(before, before) == []
+    assert changed(before, {**before, "second": replace(second, revision=9)}) == ["second"]
+    assert changed(before, among(second, apart)) == [] and changed(among(first), among(first, apart)) == ["apart"]
+    sooner = replace(second, spec={**second.spec, "delay_threshold": "1s"})
+    for after in (among(first, sooner, apart), among(second, apart), among(first, apart)):
+        sources = SourceIndex(after.values())
+        for one in before.values():
+            if after.get(one.name) == one:
+                known = query_children(one, SITES, SITES, SourceIndex(before.values()))
+                assert with_sources(known, sources) == query_children(one, SITES, SITES, sources)
+
+
+def test_a_source_that_nobody_is_to_read_any_more_stays_while_its_reader_cannot_change() -> None:
+    """The record says another stream, with something that this version of boreal does not accept: the old processes go on."""
+    first = record("first", "jfk")
+    known = query_children(first, SITES, SITES)
+    assert with_sources(known, SourceIndex([record("first", "lga")])) == known
 
 
 def test_no_row_is_trimmed_that_another_query_needs() -> None:

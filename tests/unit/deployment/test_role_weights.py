@@ -54,3 +54,12 @@ def test_an_egress_counts_by_its_results() -> None:
     said = {"kind": "egress", "process": "egress.q.a", "query": "q"}
     assert weights.see({**said, "new_rows": 0}, 0) == 1
     assert weights.see({**said, "new_rows": 60_000}, MEASURED_FOR_US) == 3
+
+
+def test_a_role_that_is_no_more_leaves_nothing_behind() -> None:
+    weights = RoleWeights()
+    after(weights, 0, 0)
+    after(weights, 1, 1_500_000)
+    weights.forget("source.q.s")
+    assert weights.see(node(0), 0) == 1, "nothing is left of the rows of its query"
+    assert after(weights, 2, 3_000_000) == 1

@@ -68,6 +68,17 @@ def test_after_a_rejected_append_others_get_new_clients_and_the_query_its_own() 
     assert len(cluster.open) == 1, "what nobody uses is closed"
 
 
+def test_after_a_rejected_append_clients_that_nobody_uses_any_more_are_closed() -> None:
+    cluster, logs = made()
+    bad = logs.lease({"p.log"})
+    assert bad["a"].producer
+    reject(bad["a"], "p.log")
+    logs.give_back(bad.values())
+    assert len(cluster.open) == 1, "the next role may find them warm"
+    logs.lease({"q.log"})
+    assert not cluster.open
+
+
 class Registry:
     """Records of queries whose changes a test makes."""
 

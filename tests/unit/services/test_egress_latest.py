@@ -45,6 +45,7 @@ class Kafka:
         self._place = 0
         self._sender = self
         self.is_silent = False
+        self.is_closed = False
 
     def make_consumer(self) -> Kafka:
         return self
@@ -69,7 +70,7 @@ class Kafka:
         return {PLACE: self.log[start:]}
 
     def close(self) -> None:
-        pass
+        self.is_closed = True
 
     def make_row_producer(self) -> KafkaPythonRows:
         return KafkaPythonRows(self)
@@ -264,3 +265,23 @@ def test_records_that_have_no_id_yet_count_by_their_next_id(lives: Lives) -> Non
     newer = lives.give(rows(6))
     lives.begin()
     assert lives.kafka.table() == newer and lives.codes == []
+
+
+def test_a_key_that_was_deleted_by_hand_has_its_row_again(lives: Lives, caplog: pytest.LogCaptureFixture) -> None:
+    """A record without our headers ends no egress for good."""
+    right = lives.give(rows(0))
+    lives.kafka.take(Record(b"1", None, []))
+    lives.kafka.take(Record(next(iter(right)), None, []))
+    lives.latest.look_for_others()
+    assert lives.codes == [EXIT_FENCED] and lives.kafka.table() != right
+    lives.begin()
+    assert lives.kafka.table() == right
+    assert "record 3 is of no egress" in caplog.text and "record 4 is of no egress" in caplog.text
+
+
+def test_a_topic_that_cannot_be_read_leaves_no_client_behind(kafka: Kafka) -> None:
+    """Its egress is begun again and again, in a worker that goes on."""
+    kafka.take(Record(b"0", b"{}", [(latest_module.NEXT_ID, b"no number")]))
+    with pytest.raises(ValueError, match="no number"):
+        latest_topic(kafka, [])
+    assert kafka.is_closed

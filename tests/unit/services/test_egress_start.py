@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
 import services.egress.egress as egress_module
+from boreal.model.errors import UserError
+from boreal.query.plan import Plan
 from deployment.query_record import QueryRecord
 from services.egress.egress import EgressProcess
 from services.hosting.connections import Connections
+from services.hosting.process import ExitRequest
+from services.kafka.clusters import Cluster
 
 
 class Clients:
@@ -47,3 +51,43 @@ def test_the_client_that_writes_rows_is_made_before_anything_is_read(monkeypatch
     with pytest.raises(TailError):
         EgressProcess(cast(Connections, connections), "egress.q.b", cast(QueryRecord, record), "b")
     assert given_back == [clients], "one that cannot begin holds no client"
+
+
+class Topic:
+    """A topic of stable rows, or one that cannot be opened."""
+
+    open: ClassVar[list[Topic]] = []
+    refused: ClassVar[str] = ""
+
+    def __init__(self, cluster: object, topic: str, *others: object) -> None:
+        if topic == self.refused:
+            raise UserError("records.registry", "main", "is not known", "name another one")
+        self.open.append(self)
+
+    def close(self) -> None:
+        self.open.remove(self)
+
+
+@pytest.mark.parametrize("refused", ["q.records", "q.debezium"])
+def test_an_egress_of_which_one_topic_cannot_be_opened_holds_none(refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Topic, "refused", refused)
+    for name in ("StableTopic", "LatestTopic"):
+        monkeypatch.setattr(egress_module, name, Topic)
+    for name in ("DebeziumForm", "schemas"):
+        monkeypatch.setattr(egress_module, name, lambda *_: None)
+    egress = object.__new__(EgressProcess)
+    egress.query, egress.site, egress.clusters = "q", "a", {"a": cast(Cluster, None)}
+    egress.exit_request, egress._known = ExitRequest(), cast(QueryRecord, None)
+    settings = SimpleNamespace(home="a", site_names=("a",))
+    egress.connections = cast(Connections, SimpleNamespace(settings=settings, commits=None, turns=None))
+    output = SimpleNamespace(schema=None)
+    egress.plan = cast(Plan, SimpleNamespace(latest=True, debezium=True, output=output, output_key=("k",)))
+    monkeypatch.setattr(egress, "_record_form", lambda wanted: None)
+    record = SimpleNamespace(query=SimpleNamespace(records=object()))
+    with pytest.raises(UserError):
+        egress.rows = egress._final_topics(cast(QueryRecord, record))
+        try:
+            egress.rows = egress._with_tables(egress.rows)
+        finally:
+            egress.rows.close()
+    assert not Topic.open

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 from kafka import TopicPartition
-from kafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
+from kafka.errors import KafkaConnectionError, KafkaTimeoutError, TopicAuthorizationFailedError
 
 from intake.end_questions import ASK_SILENT_AGAIN_US, PATIENCE_MS, SILENT_PATIENCE_MS, Place
 from services.kafka.clusters import Cluster
@@ -142,7 +142,7 @@ def test_sources_that_ask_at_the_same_tick_are_answered_by_one_request(desk: Des
 
 
 def test_the_leaders_of_open_topics_are_known_and_of_no_others(desk: Desk) -> None:
-    assert desk.desk.client is desk.broker
+    assert desk.desk.ask(lambda client: client) is desk.broker
     desk.desk.follow("p")
     desk.desk.leave("p")
     desk.desk.leave("q")
@@ -163,3 +163,34 @@ def test_a_client_that_nobody_answers_is_replaced_and_one_that_a_leader_answers_
     desk.now += ASK_SILENT_AGAIN_US
     assert len(desk.ends(("p", 0), ("p", 1))) == 2 and desk.clients == 2
     assert desk.broker.assigned == {"p", "q"}
+
+
+def test_who_asks_a_client_that_is_replaced_meanwhile_is_told_to_ask_again_and_asks_the_new_one(desk: Desk) -> None:
+    """kafka-python's says only that it is closed, which would end the source."""
+
+    def close_and_ask(client: Broker) -> None:
+        desk.desk.close()
+        raise RuntimeError("NetworkSelector closed!")
+
+    with pytest.raises(KafkaConnectionError) as raised:
+        desk.desk.ask(close_and_ask)
+    assert raised.value.retriable
+    assert desk.desk.ask(lambda client: client.assigned) == {"p", "q"} and desk.clients == 2
+
+    def fail(client: Broker) -> None:
+        raise RuntimeError("another one")
+
+    with pytest.raises(RuntimeError, match="another one"):
+        desk.desk.ask(fail)
+
+
+def test_one_that_is_replaced_while_it_looks_for_ends_looks_again(desk: Desk) -> None:
+    closes = iter([True])
+
+    def close_once() -> None:
+        if next(closes, False):
+            desk.desk.close()
+            raise RuntimeError("NetworkSelector closed!")
+
+    desk.broker.on_request = close_once
+    assert desk.ends(("p", 2)) == {("p", 2): 20} and desk.clients == 2

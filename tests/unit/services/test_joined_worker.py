@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -23,17 +22,11 @@ from services.stack import joined_workers
 from services.stack.joined_workers import JoinedWorkers
 from services.worker import joined
 from services.worker.joined import JoinedWorker
+from tests.waiting import wait_until
 
 PATIENCE_S = 120.0
 SETTINGS = ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")})
 QUERY = QueryRecord("q", {}, 3)
-
-
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {what}"
-        time.sleep(0.01)
 
 
 @dataclass

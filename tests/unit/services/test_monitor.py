@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -12,8 +12,11 @@ from typing import cast
 import pytest
 from kafka.consumer.fetcher import ConsumerRecord
 
+from boreal.model.errors import CorruptError
+from boreal.model.frames import LogId
 from boreal.query.spec import load_query
 from deployment.evolution import evolve
+from deployment.layout import make_layout
 from deployment.query_record import QueryRecord
 from deployment.shared_sources import STATE
 from deployment.watched_query import WatchedQuery
@@ -25,6 +28,7 @@ from services.monitor import monitor as monitor_module
 from services.monitor import reports as reports_module
 from services.monitor.monitor import CLAIM_RETRY_US, TICK_US, MonitorProcess
 from services.monitor.reports import QueryReports, Report, ReportWriter
+from services.storage.kafka_log import KafkaLogStore
 from tests.harness import query_of
 
 
@@ -124,3 +128,16 @@ def test_a_report_of_another_version_is_not_taken(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ValueError, match="version 2"):
         take("q", {"v": 2, "journal": []})
     assert reports.newest() == {"p": {"v": 1, "journal": []}}
+
+
+def test_a_log_that_is_damaged_is_not_joined_and_the_query_that_would_reads_the_topic(caplog: pytest.LogCaptureFixture) -> None:
+    layout = make_layout(load_query(query_of(engine="native")), ("a",))
+    [stream, *_] = layout.plan.sources
+
+    def look(logs: Sequence[LogId], first_id: int) -> bool:
+        raise CorruptError("a record is damaged")
+
+    for is_held, holds in ((look, False), (lambda logs, first_id: True, True), (lambda logs, first_id: False, False)):
+        logs = cast(KafkaLogStore, SimpleNamespace(is_held=is_held))
+        assert monitor_module._holds_all(logs, layout, stream.operator) is holds
+    assert "a record is damaged" in caplog.text

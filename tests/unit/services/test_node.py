@@ -9,9 +9,10 @@ from typing import cast
 
 import pytest
 
+from boreal.model.errors import UserError
 from boreal.model.frames import Boundary, Frame, LogId, Origin, State
 from boreal.query.spec import load_query
-from deployment.layout import make_layout
+from deployment.layout import Layout, make_layout
 from deployment.query_record import SharedSources
 from formats.control_messages import message_item
 from logs.checkpoints import Checkpoint, StoreUnavailableError
@@ -19,10 +20,14 @@ from logs.memory_checkpoints import MemoryCheckpointStore
 from logs.restart import verified
 from reconcile.events import Heartbeat, InstanceId, Received
 from reconcile.recovery import Beginning
+from services.hosting.connections import Connections
 from services.hosting.host import InboxItem, InstanceHost
-from services.kafka.control import GATHER_MS
+from services.hosting.process import StopSignal
+from services.kafka.control import GATHER_MS, ControlPlane
+from services.kafka.settings import RedisSettings
 from services.node.node import KafkaOutlet, NodeProcess
 from services.storage.kafka_log import KafkaLog
+from services.storage.redis_checkpoints import connect_redis
 from tests.harness import query_of
 
 
@@ -111,3 +116,39 @@ def test_messages_gather_for_half_of_the_time_for_which_rows_do_in_all_instances
 
     assert gather_ms(300_000, 200_000) == 100
     assert gather_ms(300_000, 0) == GATHER_MS
+
+
+class HostToClose:
+    """The host of an instance that has not begun."""
+
+    def __init__(self, closed: list[InstanceId], who: InstanceId) -> None:
+        self._closed, self._who = closed, who
+
+    def close(self) -> None:
+        self._closed.append(self._who)
+
+
+def test_a_node_that_cannot_begin_holds_no_instance() -> None:
+    """Each has readers with threads; the node is begun again and again, in a worker that goes on."""
+    closed: list[InstanceId] = []
+    node = object.__new__(NodeProcess)
+    node.name, node.site, node.replica = "node.q.r0", "a", "r0"
+    node.layout = make_layout(load_query(query_of(engine="native")), ("a",))
+    first, second = InstanceId("main", "r0", 0), InstanceId("main", "r0", 1)
+    node.layout = cast(Layout, SimpleNamespace(
+        plan=node.layout.plan, remote_instances=lambda replica: [], instances=lambda replica: [first, second]
+    ))
+    desk = SimpleNamespace(join=lambda *_: None, leave=lambda *_: None)
+    node.connections = cast(Connections, SimpleNamespace(controls={"a": desk}))
+    node.hosts, node.logs, node.stores, node.remote = {}, [], [], None
+    node.redis = connect_redis(RedisSettings())
+
+    def build(who: InstanceId, control: ControlPlane) -> HostToClose:
+        if who == second:
+            raise UserError("instance", str(who), "cannot begin", "wait for a partner")
+        return HostToClose(closed, who)
+
+    node._build_host = build  # type: ignore[method-assign, assignment]
+    with pytest.raises(UserError, match="cannot begin"):
+        node.serve(StopSignal())
+    assert closed == [first]

@@ -76,8 +76,7 @@ def test_a_role_in_a_worker_that_has_joined_runs_though_no_supervisor_says_so(
     roles = {name: RoleReport(3) for name in ("node.q-2.r0", "egress.q.a", "source.other.s")}
     worker = WorkerReport("w", "id", "machine", "1", 3, roles).fields()
     monkeypatch.setattr(operations, "statuses", lambda within_s: {"worker.a.w": worker})
-    monkeypatch.setattr(operations, "queries", lambda: {"q": record(1)})
-    assert operations.processes_of("q") == ["egress.q.a", "node.q-2.r0"]
+    assert operations.processes_of("q", {"q": record(1)}) == ["egress.q.a", "node.q-2.r0"]
 
 
 def test_a_change_looks_at_topics_only_where_it_needs_others(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ from services.source.user_topic import UserTopic
 
 
 def topic_of(ends: Any) -> UserTopic:
-    ends.client = None
     clients = SimpleNamespace(cluster=None, ends=ends, groups=None, calm=SimpleNamespace(calm_s=0))
     return UserTopic(cast(TopicClients, clients), "in", 25)
 
@@ -37,3 +36,13 @@ def test_the_lag_is_what_the_last_fetches_left_and_unknown_before() -> None:
     assert topic.lag() == 10
     ends[2] = 8  # older than what has been read since
     assert topic.lag() == 10
+
+
+def test_new_partitions_are_looked_for_with_the_client_that_there_is_now() -> None:
+    """One that was replaced remembers those of its time for ever."""
+    clients = [SimpleNamespace(partitions_for_topic=lambda name, known=known: known) for known in ({0}, {0, 1})]
+    followed: list[str] = []
+    topic = topic_of(SimpleNamespace(ask=lambda question: question(clients[0]), follow=followed.append))
+    assert topic.partitions() == [0]
+    del clients[0]
+    assert topic.partitions() == [0, 1] and followed == ["in"]

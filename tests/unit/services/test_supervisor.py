@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,27 +20,25 @@ import psutil
 import pytest
 
 from boreal.model.errors import UserError
-from deployment.query_record import QueryRecord
+from boreal.query.spec import load_query
+from deployment.query_record import JoinedSources, QueryRecord
 from deployment.supervision import Child, ProcessTargets, ReadinessReport
+from embedded.faults import parse_fault_at_once
 from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.kafka.statuses import StatusReader
-from services.stack import parent_death, process_runner, state
+from services.stack import chaos, parent_death, process_runner, state
+from services.stack.chaos import request_fault
 from services.stack.children import MONITOR
 from services.stack.process_runner import ProcessRunner
 from services.stack.servers import Server
 from services.stack.state import identity, living, only_one, read_state
 from services.stack.supervisor import Supervisor, _Readiness
 from tests.foreign import make_foreign_packages
+from tests.harness import STREAM, query_of
+from tests.waiting import wait_until
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
 PATIENCE_S = 120.0
-
-
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {what}"
-        time.sleep(0.01)
 
 
 def has_died(process: psutil.Process) -> bool:
@@ -240,6 +237,29 @@ def test_a_query_that_cannot_run_is_not_ready(tmp_path: Path) -> None:
     assert made._is_ready()
 
 
+def test_a_query_that_joins_the_sources_of_another_sets_their_pace_and_changes_nothing_else_of_it(tmp_path: Path) -> None:
+    topics = {name: {**STREAM, "topic": name} for name in "abc"}
+
+    def record(name: str, x: str, joined: JoinedSources | None) -> QueryRecord:
+        query = load_query({**query_of(x=x, engine="native"), "name": name, "streams": topics})
+        return QueryRecord(name, query.dump(), 1, joined=joined)
+
+    joined = JoinedSources(dict.fromkeys("abc", "first"), claimed=True)
+    first, second = record("first", "3s", None), record("second", "1s", joined)
+    made = Supervisor(settings(tmp_path), ("a",), {}, allow_chaos=False)
+    made._take({"first": first})
+    before = made._of_query["first"]
+    made._take({"first": first, "second": second})
+    after = made._of_query["first"]
+    for one, other in zip(before, after, strict=True):
+        assert one.record is not None and other.record is not None and one.name == other.name
+        wanted = "1s" if one.kind == "source" else "3s"
+        assert (one.record.spec["delay_threshold"], other.record.spec["delay_threshold"]) == ("3s", wanted)
+    assert {child.name for child in made._of_query["second"]} >= {f"source.first.{name}" for name in "abc"}
+    made._take({"first": first})
+    assert made._of_query == {"first": before}
+
+
 def test_a_frozen_process_is_said_to_be_frozen_and_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Supervisor(settings(tmp_path), ("a",), {}, allow_chaos=False)
     made._take({})
@@ -316,6 +336,14 @@ def test_each_process_has_a_link_of_its_own_to_each_site_where_chaos_is_allowed(
     assert first == [site, stream]
     assert len({each["a"] for each in (site, other[0])} | {each["jfk"] for each in (stream, other[1])}) == 4
     assert (tmp_path / "logs" / "redis.log").read_text() == "None\nNone\n"
+    runner.close()
+
+
+def test_a_cut_of_what_was_never_started_here_cuts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A paused query's source, for example: the supervisor ends with all of the stack if it fails at that."""
+    runner = ProcessRunner(settings(tmp_path), True, lambda name, code: None)
+    monkeypatch.setattr(chaos.time, "sleep", lambda seconds: runner.turn_faults())
+    assert request_fault(tmp_path, parse_fault_at_once("cut jfk for 5s"), ["source.q.jfk"])
     runner.close()
 
 

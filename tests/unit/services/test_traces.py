@@ -12,7 +12,7 @@ from boreal.model.errors import UserError
 from boreal.model.frames import State
 from deployment.corrections import Correction, CorrectionHistory
 from reconcile.events import InstanceId
-from services.hosting.traces import VARIABLE, OtelTraces, tells_corrections
+from services.hosting.traces import VARIABLE, OtelTraces, open_traces
 from tests.otlp import receiving
 from tests.waiting import wait
 
@@ -61,7 +61,10 @@ def test_spans_reach_a_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
     with receiving() as receiver:
         monkeypatch.setenv(VARIABLE, receiver.address)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
-        tells_corrections("node.q.r0")("q", "undo_redo", WHO, CORRECTION)
+        traces = open_traces("worker.0")
+        assert traces is not None
+        traces.tell("q", "undo_redo", WHO, CORRECTION)
+        traces.close()
         assert wait(lambda: bool(receiver.bodies))
         assert {span.name for span in receiver.spans()} == {"boreal.reconciliation", "boreal.failure", "boreal.redo"}
 
@@ -72,7 +75,7 @@ def test_without_a_receiver_nothing_is_loaded_and_without_the_packages_an_error_
     for name in [name for name in sys.modules if name.startswith("opentelemetry")]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delenv(VARIABLE, raising=False)
-    tells_corrections("node.q.r0")("q", "undo_redo", WHO, CORRECTION)
+    assert open_traces("worker.0") is None
     monkeypatch.setenv(VARIABLE, "http://127.0.0.1:1")
     with pytest.raises(UserError, match=r"BOREAL_TRACES: needs .*boreal\[otel\]"):
-        tells_corrections("node.q.r0")
+        open_traces("worker.0")
