@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import selectors
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from kafka import KafkaConsumer
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.cluster import ClusterMetadata
 from kafka.errors import UnknownTopicOrPartitionError
 from kafka.net.compat import KafkaNetClient
 from kafka.net.selector import NetworkSelector
+from kafka.producer.record_accumulator import RecordAccumulator
 
 METADATA_PAUSE_MS = 20
 """A client's pause between two metadata requests. The first request asks for the brokers, the second for a topic. With
 kafka-python's default, which no option changes, every client would wait for 100 ms before its first action."""
+
+GONE_PAUSE_MS = 200
+"""The same while a topic that a producer has written has no leader, or is gone."""
 
 LOOK_MS = 50
 """How soon a producer that cannot send looks again; sooner when the broker says something."""
@@ -74,6 +80,34 @@ class SteadyNetClient(KafkaNetClient):  # type: ignore[misc]
         return max(delay_s * 1_000, LOOK_MS)
 
 
+class SteadyAccumulator(RecordAccumulator):  # type: ignore[misc]
+    """What a producer has to send; as kafka-python's, but that its producer sleeps though a topic has no leader.
+
+    kafka-python (3.0) remembers each topic that was ever written, and asks for the leaders of those that have none, though
+    nothing is to be sent to them. The question wakes the producer's thread, which asks again. So after a query was deleted, two
+    workers and the monitor took a core and a half, until they ended.
+    """
+
+    _ask_at = 0.0
+
+    def ready(self, cluster: ClusterMetadata, now: float | None = None) -> tuple[set[int], float, bool]:
+        """The brokers that something may be sent to, in how many seconds to look again, and whether to ask for leaders."""
+        nodes, look_s, lacks_leaders = super().ready(cluster, now)
+        # Its client asks for a topic that is gone as long as it lives.
+        cluster.config["retry_backoff_ms"] = GONE_PAUSE_MS if lacks_leaders else METADATA_PAUSE_MS
+        if not lacks_leaders or not self._waits_for_leaders(cluster):
+            return nodes, look_s, False
+        left_s = self._ask_at - time.monotonic()
+        if left_s > 0:
+            return nodes, min(look_s, left_s), False
+        self._ask_at = time.monotonic() + LOOK_MS / 1_000
+        return nodes, min(look_s, LOOK_MS / 1_000), True
+
+    def _waits_for_leaders(self, cluster: ClusterMetadata) -> bool:
+        """Whether there are records for a partition that has no leader."""
+        return any(waiting and cluster.leader_for_partition(to) in (None, -1) for to, waiting in list(self._batches.items()))
+
+
 def make_client(kind: Callable[..., Client], options: dict[str, Any]) -> Client:
     """A client of this class. If its construction fails, its network thread and sockets are closed here; kafka-python leaves
     them open."""
@@ -88,10 +122,13 @@ def make_client(kind: Callable[..., Client], options: dict[str, Any]) -> Client:
         return made[-1]
 
     try:
-        return kind(kafka_client=net_client, selector=QuickSelector, **options)
+        client = kind(kafka_client=net_client, selector=QuickSelector, **options)
+        if isinstance(client, KafkaProducer):
+            client._accumulator.__class__ = SteadyAccumulator  # no option of a producer names it
+        return client
     except BaseException:
-        for client in made:
-            client.close()
+        for net in made:
+            net.close()
         raise
 
 

@@ -34,9 +34,10 @@ from formats.client_headers import ID, number
 from formats.debezium import DebeziumForm
 from formats.frame_records import Headers
 from formats.json_text import encoded
-from services.egress.tail import read_range, stable_rows
+from services.egress.tail import stable_rows
 from services.hosting.process import EXIT_FENCED, now_us
 from services.kafka.clusters import FORGET_AFTER_MS, RECORD_BYTES, Cluster, close_producer, silence_producer
+from services.kafka.reading import read_range
 
 NEXT_ID = "next_id"
 STABLE = "stable"

@@ -23,6 +23,7 @@ from formats.client_headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, VE
 from formats.json_text import moment, time_us
 from logs.egress_restart import OutTail
 from services.kafka.clusters import ANSWERED_WITHIN_MS, Cluster
+from services.kafka.reading import read_range
 from services.storage.log_partition import windows
 from sunion.tape import BEGINNING
 
@@ -109,15 +110,6 @@ def stable_rows(cluster: Cluster, topic: str, start: int, end: int) -> Iterator[
             if id_ is not None:
                 value, epoch = _data_of(record.value.decode())
                 yield StableRow(int(id_), record.key, value, epoch, headers.get(TRACEPARENT), headers.get(VERSION))
-
-
-def read_range(consumer: KafkaConsumer, partition: TopicPartition, start: int, end: int) -> Iterator[ConsumerRecord]:
-    """The records at offsets from `start` up to `end`, as far as the consumer may see them."""
-    consumer.seek(partition, start)
-    while consumer.position(partition) < end:
-        for record in consumer.poll(timeout_ms=200).get(partition, []):
-            if record.offset < end:
-                yield record
 
 
 def _range(consumer: KafkaConsumer, partition: TopicPartition) -> tuple[int, int]:

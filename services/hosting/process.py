@@ -171,11 +171,12 @@ class StatusDesk:
                 self._thread.start()
         self.now(publisher.name)
 
-    def remove(self, name: str) -> None:
-        """Publish this status no more; returns when it is not being made."""
+    def remove(self, publisher: StatusPublisher) -> None:
+        """Publish this status no more; returns when it is not being made. Another one of its name stays."""
         with self._making, self._changed:
-            self._publishers.pop(name, None)
-            self._ready.discard(name)
+            if self._publishers.get(publisher.name) is publisher:
+                del self._publishers[publisher.name]
+                self._ready.discard(publisher.name)
 
     def is_ready(self, name: str) -> bool:
         """Whether the last status of this name said that it is ready."""
@@ -304,7 +305,7 @@ class StatusPublisher:
         self._desk.deliver(self.name, within_s)
 
     def close(self) -> None:
-        self._desk.remove(self.name)
+        self._desk.remove(self)
         if self._has_own_desk:
             self._desk.close()
 

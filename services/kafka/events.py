@@ -14,6 +14,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 from deployment.events import RecordedEvent, read_event
 from services.kafka.clusters import ANSWERED_WITHIN_MS, Cluster
 from services.kafka.fenced_writer import FencedWriter
+from services.kafka.reading import read_range
 from services.kafka.topics import EVENTS
 
 WRITER = "boreal.events.writer"
@@ -56,11 +57,10 @@ class EventWriter(FencedWriter):
             first = consumer.beginning_offsets([_PARTITION])[_PARTITION]
             end = consumer.end_offsets([_PARTITION])[_PARTITION]
             is_first = self._next is None
-            consumer.seek(_PARTITION, first if self._next is None else max(self._next, first))
-            while consumer.position(_PARTITION) < end:
-                for records in consumer.poll(timeout_ms=200).values():
-                    found += [event for record in records if (event := event_of(record)) is not None]
-            self._next = consumer.position(_PARTITION)
+            start = first if self._next is None else max(self._next, first)
+            records = read_range(consumer, _PARTITION, start, end, ANSWERED_WITHIN_MS / 1_000)
+            found += [event for record in records if (event := event_of(record)) is not None]
+            self._next = end
         if is_first:
             self._on_read(found)
         return found

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
-from kafka.errors import KafkaError, KafkaTimeoutError
+from kafka.errors import KafkaError
 
 from boreal.model.errors import UserError
 from formats.dead_letter import (
@@ -41,6 +41,7 @@ from formats.dead_letter import (
 )
 from intake.intake import BOUNDARY_HEADER, POSTED_HEADER, REPLAYED_HEADER, replay_mark
 from services.kafka.clusters import ANSWERED_WITHIN_MS, Cluster, close_producer, is_fenced
+from services.kafka.reading import read_range
 from services.kafka.topics import dead_letter_topic
 
 WRITER = "boreal.replay"
@@ -171,7 +172,7 @@ class LetterTopic:
         self, consumer: KafkaConsumer, begin: int, end: int
     ) -> Iterator[tuple[ConsumerRecord, DeadLetterRecord | ReplayNote]]:
         """The letters and notes from `begin` on and before `end`; what can be read as neither is left out."""
-        for record in _records(consumer, self._partition, begin, end):
+        for record in _read_span(consumer, self._partition, begin, end):
             try:
                 yield record, read_letter(record.value)
             except (KeyError, TypeError, ValueError):
@@ -256,7 +257,7 @@ def _originals(consumer: KafkaConsumer, letters: Sequence[_Pending]) -> dict[int
             continue
         first, end = consumer.beginning_offsets([partition])[partition], consumer.end_offsets([partition])[partition]
         for begin, upto in _spans(sorted(offset for offset in wanted if first <= offset < end)):
-            for record in _records(consumer, partition, begin, upto):
+            for record in _read_span(consumer, partition, begin, upto):
                 of = wanted.get(record.offset)
                 if of is not None and text_of(record.value) == of.letter.record:
                     found[of.number] = record
@@ -273,16 +274,7 @@ def _spans(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
             begin = None
 
 
-def _records(consumer: KafkaConsumer, partition: TopicPartition, begin: int, end: int) -> Iterator[ConsumerRecord]:
-    """The records from an offset on and before another. KafkaTimeoutError if Kafka gives none for a while."""
+def _read_span(consumer: KafkaConsumer, partition: TopicPartition, begin: int, end: int) -> Iterator[ConsumerRecord]:
+    """As `read_range`, of a partition to which the consumer changes."""
     consumer.assign([partition])
-    consumer.seek(partition, begin)
-    deadline = time.monotonic() + ANSWERED_WITHIN_MS / 1_000
-    while consumer.position(partition) < end:
-        position = consumer.position(partition)
-        for records in consumer.poll(timeout_ms=200).values():
-            yield from (record for record in records if record.offset < end)
-        if consumer.position(partition) > position:
-            deadline = time.monotonic() + ANSWERED_WITHIN_MS / 1_000
-        elif time.monotonic() > deadline:
-            raise KafkaTimeoutError(f"{partition.topic} could not be read to {end}")
+    return read_range(consumer, partition, begin, end, ANSWERED_WITHIN_MS / 1_000)

@@ -4,18 +4,17 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from contextlib import closing
 
 from kafka import KafkaProducer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
-from kafka.errors import KafkaTimeoutError
 
 from deployment.placement_record import PlacementRecord, PlacementUnreadable, read_placement
 from services.kafka.clusters import ANSWERED_WITHIN_MS, Cluster
 from services.kafka.fenced_writer import FencedWriter
 from services.kafka.follower import TopicFollower
+from services.kafka.reading import read_range
 from services.kafka.topics import PLACEMENT
 
 _PARTITION = TopicPartition(PLACEMENT, 0)
@@ -77,17 +76,12 @@ class PlacementWriter(FencedWriter):
     def _read(self) -> PlacementRecord | None:
         """The newest record of the site that can be read."""
         newest: PlacementRecord | None = None
-        deadline = time.monotonic() + ANSWERED_WITHIN_MS / 1_000
         with closing(self._home.make_consumer(read_committed=True, bootstrap_timeout_ms=ANSWERED_WITHIN_MS)) as consumer:
             consumer.assign([_PARTITION])
+            first = consumer.beginning_offsets([_PARTITION])[_PARTITION]
             end = consumer.end_offsets([_PARTITION])[_PARTITION]
-            consumer.seek_to_beginning(_PARTITION)
-            while consumer.position(_PARTITION) < end:
-                if time.monotonic() > deadline:
-                    raise KafkaTimeoutError(f"{PLACEMENT} could not be read to its end")
-                for records in consumer.poll(timeout_ms=200).values():
-                    for record in records:
-                        newest = self._newer(newest, record)
+            for record in read_range(consumer, _PARTITION, first, end, ANSWERED_WITHIN_MS / 1_000):
+                newest = self._newer(newest, record)
         return newest
 
     def _newer(self, newest: PlacementRecord | None, record: ConsumerRecord) -> PlacementRecord | None:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaProducer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError, KafkaTimeoutError
 
@@ -20,6 +20,7 @@ from deployment.joined_sources import record_of_source
 from deployment.query_record import QueryRecord, public_name, read_query_record
 from services.kafka.clusters import ANSWERED_WITHIN_MS, Cluster, close_producer, is_fenced
 from services.kafka.follower import TopicFollower
+from services.kafka.reading import read_range
 from services.kafka.topics import QUERIES
 
 WRITER = "boreal.queries.writer"
@@ -128,18 +129,20 @@ class QueryRegistry:
     def load(self) -> dict[str, QueryRecord]:
         """All current queries, by name. KafkaError if the home site does not answer within ten seconds."""
         found: dict[str, QueryRecord] = {}
-        deadline = time.monotonic() + ANSWERED_WITHIN_MS / 1_000
         with closing(self._cluster.make_consumer(read_committed=True, bootstrap_timeout_ms=ANSWERED_WITHIN_MS)) as consumer:
             consumer.assign([_PARTITION])
+            first = consumer.beginning_offsets([_PARTITION], timeout_ms=ANSWERED_WITHIN_MS)[_PARTITION]
             end = consumer.end_offsets([_PARTITION], timeout_ms=ANSWERED_WITHIN_MS)[_PARTITION]
-            consumer.seek_to_beginning(_PARTITION)
-            while consumer.position(_PARTITION) < end:
-                if time.monotonic() > deadline:
-                    raise KafkaTimeoutError(f"{QUERIES} could not be read to its end")
-                for name, record in _changes(consumer):
-                    found.pop(name, None)
-                    if record is not None:
-                        found[name] = record
+            for each in read_range(consumer, _PARTITION, first, end, ANSWERED_WITHIN_MS / 1_000):
+                try:
+                    name, record = read_query_record(each.key, each.value)
+                except (KeyError, TypeError, ValueError) as error:
+                    # It must not block the other queries.
+                    _logger.warning("the record at offset %d of %s cannot be read: %r", each.offset, QUERIES, error)
+                    continue
+                found.pop(name, None)
+                if record is not None:
+                    found[name] = record
         return dict(sorted(found.items()))
 
     def find(self, name: str) -> QueryRecord:
@@ -244,16 +247,6 @@ def _within(deadline: float, act: Callable[[], None]) -> None:
         ended.result(timeout=max(deadline - time.monotonic(), 0))
     except TimeoutError:
         raise KafkaTimeoutError(f"{QUERIES} does not answer a commit") from None
-
-
-def _changes(consumer: KafkaConsumer) -> Iterator[tuple[str, QueryRecord | None]]:
-    """The records of one poll. A record that cannot be read is skipped, so that it does not block the other queries."""
-    for records in consumer.poll(timeout_ms=200).values():
-        for record in records:
-            try:
-                yield read_query_record(record.key, record.value)
-            except (KeyError, TypeError, ValueError) as error:
-                _logger.warning("the record at offset %d of %s cannot be read: %r", record.offset, QUERIES, error)
 
 
 class SharedWatch:

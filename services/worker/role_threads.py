@@ -12,13 +12,13 @@ from typing import Any
 from deployment.query_record import QueryRecord
 from services.egress.egress import EgressProcess
 from services.hosting.connections import Connections, MakeRole, make_role
-from services.hosting.process import EXIT_FAILED, QueryProcess, StopSignal
+from services.hosting.process import EXIT_FAILED, EXIT_STOPPED, QueryProcess, StopSignal
 from services.node.node import NodeProcess
 from services.source.options import SourceOptions
 from services.source.source import SourceProcess
 
 END_WITHIN_S = 8.0
-"""How long the roles may take to end with their worker; less than the supervisor's patience."""
+"""How long a role may take to end, and all may with their worker; less than the supervisor's patience."""
 
 _logger = logging.getLogger("boreal.worker")
 
@@ -51,6 +51,7 @@ class RoleRequest:
 class _Role:
     stopping: StopSignal = field(default_factory=lambda: StopSignal())
     thread: threading.Thread | None = None
+    ended: threading.Event = field(default_factory=lambda: threading.Event())
 
 
 class RoleThreads:
@@ -79,12 +80,14 @@ class RoleThreads:
         role.thread.start()
 
     def end(self, name: str) -> None:
-        """Ask a role to end."""
+        """Ask a role to end. One that does not in time, such as one that is still being made, is left to itself, and reported:
+        the supervisor would kill the worker, with all others. It writes nothing that counts once its successor has begun."""
         with self._lock:
             role = self._roles.get(name)
         # A role that is unknown has ended by itself, and that was reported.
-        if role is not None:
+        if role is not None and not role.stopping.is_set():
             role.stopping.set()
+            threading.Thread(target=self._await_end, args=(role, name), name=f"end-{name}", daemon=True).start()
 
     def end_all(self) -> None:
         """End all roles; returns when they have ended, or do not in time."""
@@ -110,7 +113,19 @@ class RoleThreads:
             code = EXIT_FAILED
         if own is not None:
             own.close()
+        role.ended.set()
         _logger.info("%s has ended: exit code %d", request.name, code)
+        self._report(role, request.name, code)
+
+    def _await_end(self, role: _Role, name: str) -> None:
+        if not role.ended.wait(END_WITHIN_S) and self._report(role, name, EXIT_STOPPED):
+            _logger.error("%s has not ended within %.0f s, and is left to itself", name, END_WITHIN_S)
+
+    def _report(self, role: _Role, name: str, code: int) -> bool:
+        """Tell that a role has ended; False if that was told before."""
         with self._lock:
-            del self._roles[request.name]
-            self._on_end(request.name, code)
+            if self._roles.get(name) is not role:
+                return False
+            del self._roles[name]
+            self._on_end(name, code)
+            return True

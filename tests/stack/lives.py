@@ -23,9 +23,10 @@ from services.egress.out import OutTopic, OutWriter, RowTopics
 from services.egress.plain_form import PlainForm, RecordForm
 from services.egress.registered import RegisteredForm
 from services.egress.stable import StableTopic
-from services.egress.tail import OutTail, read_out_tail, read_range
+from services.egress.tail import OutTail, read_out_tail
 from services.hosting.registry import Registry
 from services.kafka.clusters import Cluster
+from services.kafka.reading import read_range
 from services.kafka.settings import ClientChoice, KafkaSettings, RegistrySettings, ServiceSettings
 from services.stack.servers import KafkaServer
 from services.storage.log_clients import SiteClients

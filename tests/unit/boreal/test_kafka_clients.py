@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import selectors
 import socket
+import time
 
 import pytest
+from kafka import TopicPartition
+from kafka.producer.record_accumulator import RecordAccumulator
 
-from boreal.client.kafka_clients import QuickSelector, SteadyWaker
+from boreal.client.kafka_clients import (
+    GONE_PAUSE_MS,
+    LOOK_MS,
+    METADATA_PAUSE_MS,
+    QuickSelector,
+    SteadyAccumulator,
+    SteadyWaker,
+)
 
 
 def test_the_selector_knows_what_is_registered_also_after_it_was_closed() -> None:
@@ -86,3 +96,38 @@ def test_who_wakes_a_thread_that_is_being_woken_takes_nothing_from_those_who_com
         assert waker._wakeup_r.recv(16) == b"\0"
     finally:
         waker.close()
+
+
+class Leaders:
+    """The leaders of partitions, as a producer knows them."""
+
+    def __init__(self) -> None:
+        self.of: dict[TopicPartition, int] = {}
+        self.config: dict[str, int] = {}
+
+    def leader_for_partition(self, place: TopicPartition) -> int | None:
+        return self.of.get(place)
+
+
+def test_a_topic_that_is_gone_is_not_looked_for_if_nothing_is_to_be_sent_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And if something is, some twenty times a second: each look wakes the thread that looks."""
+    at = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: at)
+    gone, there = TopicPartition("gone", 0), TopicPartition("there", 0)
+    leaders, waiting = Leaders(), RecordAccumulator(linger_ms=0, message_version=2)
+    leaders.of[there] = 1
+    waiting.__class__ = SteadyAccumulator
+    _ = waiting._batches[gone], waiting._batches[there]
+    assert waiting.ready(leaders)[::2] == (set(), False)
+    for place in (gone, there):
+        waiting.append(place, 0, None, b"v", [])
+    nodes, look_s, asks = waiting.ready(leaders)
+    assert (nodes, asks) == ({1}, True) and look_s <= LOOK_MS / 1_000
+    nodes, look_s, asks = waiting.ready(leaders)
+    assert (nodes, asks) == ({1}, False) and look_s <= LOOK_MS / 1_000
+    at += LOOK_MS / 1_000
+    assert waiting.ready(leaders)[2]
+    leaders.of[gone] = 2
+    assert leaders.config["retry_backoff_ms"] == GONE_PAUSE_MS
+    assert waiting.ready(leaders)[::2] == ({1, 2}, False)
+    assert leaders.config["retry_backoff_ms"] == METADATA_PAUSE_MS

@@ -43,7 +43,7 @@ class PlayedRole:
             raise RuntimeError("an operator raises")
         self.connections.statuses._ready.add(self.name)  # as its first status would
         assert stopping.wait(PATIENCE_S)
-        self.connections.statuses.remove(self.name)
+        self.connections.statuses._ready.discard(self.name)
         return EXIT_STOPPED
 
 

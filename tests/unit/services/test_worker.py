@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,13 @@ from services.hosting.connections import Connections
 from services.hosting.process import EXIT_FAILED, EXIT_STOPPED, StopSignal
 from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.stack.workers import role_workers
+from services.worker import role_threads
 from services.worker.worker import Worker
+from tests.waiting import wait_until
 
 PATIENCE_S = 120.0
+RELEASE = threading.Event()
+"""A role of the query 'stuck' ends when this is set, whatever it is asked."""
 
 
 @dataclass
@@ -41,6 +45,9 @@ class PlayedRole:
             raise RuntimeError("an operator raises")
         if self.query == "fenced":
             return 3
+        if self.query == "stuck":
+            assert RELEASE.wait(PATIENCE_S)
+            return EXIT_FAILED
         assert stopping.wait(PATIENCE_S)
         return EXIT_STOPPED
 
@@ -124,6 +131,26 @@ def test_a_role_that_fails_ends_alone_with_its_exit_code(hosted: Hosted) -> None
     assert hosted.hear() == {"ended": "node.p.r0", "code": EXIT_STOPPED}
 
 
+def test_a_role_that_does_not_end_is_left_to_itself_and_its_successor_begins(
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who kills it kills all others with it."""
+    monkeypatch.setattr(role_threads, "END_WITHIN_S", 0.05)
+    RELEASE.clear()
+    hosted.start("node.stuck.r0", "stuck")
+    hosted.say(stop="node.stuck.r0")
+    hosted.say(stop="node.stuck.r0")
+    assert hosted.hear() == {"ended": "node.stuck.r0", "code": EXIT_STOPPED}
+    hosted.start("node.stuck.r0", "p")
+    wait_until(lambda: len(hosted.made) == 2)
+    left = [thread for thread in threading.enumerate() if thread.name == "node.stuck.r0"]
+    RELEASE.set()
+    wait_until(lambda: sum(thread.is_alive() for thread in left) == 1, "the one that was left ends at last")
+    monkeypatch.setattr(role_threads, "END_WITHIN_S", PATIENCE_S)
+    hosted.say(stop="node.stuck.r0")
+    assert hosted.hear() == {"ended": "node.stuck.r0", "code": EXIT_STOPPED}, "and says nothing of its successor"
+
+
 @pytest.mark.parametrize("by_signal", [False, True])
 def test_all_roles_end_with_the_worker(by_signal: bool) -> None:
     hosted = Hosted()
@@ -178,14 +205,6 @@ class Pool:
         self.workers.start(Child(name, kind, query, command, record=QueryRecord(query, {}, 1)), {})
         return name
 
-    def await_(self, condition: Callable[[], bool]) -> None:
-        pause = threading.Event()
-        for _ in range(int(PATIENCE_S / 0.02)):
-            if condition():
-                return
-            pause.wait(0.02)
-        raise AssertionError("not in time")
-
 
 @pytest.fixture
 def pool() -> Iterator[Pool]:
@@ -215,7 +234,7 @@ def test_a_role_that_was_asked_to_end_is_reported_once(pool: Pool) -> None:
 
 def test_the_roles_of_a_worker_that_dies_go_to_one_that_is_warm(pool: Pool) -> None:
     names = [pool.start("source", "p", stream) for stream in "st"]
-    pool.await_(lambda: all(worker.is_warm for worker in pool.workers._workers.values()))
+    wait_until(lambda: all(worker.is_warm for worker in pool.workers._workers.values()))
     identity = pool.workers.identity_of(names[0])
     survivor = pool.workers.identity_of(names[1])
     assert identity is not None and survivor is not None
