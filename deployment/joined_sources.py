@@ -11,7 +11,7 @@ rows that these ever had:
     4. The monitor looks whether the logs still begin with their first row. If so, the query is placed, and its processes begin.
        If not, or if a source does not answer soon, the query gets sources of its own instead.
 
-Sources belong to nobody. They run as long as any version of any query reads them (`record_of_source`), by the shortest X of
+Sources belong to nobody. They run as long as any version of any query reads them (`SourceIndex`), by the shortest X of
 these, and their logs keep what the slowest one needs. They keep the name of the version that began them; a query that is
 created again under a name that sources still have gives its own another one.
 """
@@ -143,8 +143,8 @@ class SourceIndex:
         if not readers:
             return None
         first, (version, start) = readers[0], _began(readers[0], stream)
-        thresholds = {run.spec["delay_threshold"] for run in readers}
-        shortest = min(sorted(thresholds), key=lambda text: parse_duration(text, "delay_threshold"))
+        thresholds = dict.fromkeys(run.spec["delay_threshold"] for run in readers)
+        shortest = min(thresholds, key=lambda text: parse_duration(text, "delay_threshold"))
         spec = {**first.spec, "delay_threshold": shortest}
         return replace(first, name=name, spec=spec, version=version, start=start, shared=None, joined=None)
 
@@ -152,16 +152,6 @@ class SourceIndex:
         """The versions that read a source. Those of the query that began it come first."""
         found = self._readers.get((name, stream), ())
         return sorted(found, key=lambda each: (each[0].leaves, each[0].name != public_name(name)))
-
-
-def record_of_source(records: Iterable[QueryRecord], name: str, stream: str) -> QueryRecord | None:
-    """As `SourceIndex.record_of`."""
-    return SourceIndex(records).record_of(name, stream)
-
-
-def readers_of_source(records: Iterable[QueryRecord], name: str, stream: str) -> list[str]:
-    """As `SourceIndex.readers_of`."""
-    return SourceIndex(records).readers_of(name, stream)
 
 
 class SourceReaders:
@@ -179,16 +169,17 @@ class SourceReaders:
         """A query has changed; None: it is deleted. Returns the record by which the source runs, or None if nothing that
         concerns it has changed. Who reads it last stays in `names` until it ends."""
         before = self._records.pop(name, None)
-        if record is not None and readers_of_source([record], *self._id):
+        if record is not None and SourceIndex([record]).readers_of(*self._id):
             self._records[name] = record
         if self._records.get(name) == before:
             return None
         self._gatherers.pop(name, None)
         if name in self._records:
             self._gatherers[name] = all(map(_may_gather, self._records[name].runs()))
-        found = record_of_source(self._records.values(), *self._id)
+        readers = SourceIndex(self._records.values())
+        found = readers.record_of(*self._id)
         if found is not None:
-            self.names = readers_of_source(self._records.values(), *self._id)
+            self.names = readers.readers_of(*self._id)
         return found
 
     @property
@@ -207,10 +198,10 @@ def _may_gather(run: QueryRecord) -> bool:
 
 def other_readers(record: QueryRecord, records: Records) -> Iterator[tuple[str, list[str]]]:
     """For each stream of a query that others read from the same source, the names of these."""
-    others = _others(record, records)
+    sources = SourceIndex(_others(record, records))
     for stream in record.stream_names:
         names = dict.fromkeys(run.sources_of(stream) for run in record.runs() if stream in run.stream_names)
-        found = {reader for name in names for reader in readers_of_source(others, name, stream)}
+        found = {reader for name in names for reader in sources.readers_of(name, stream)}
         if found:
             yield stream, sorted(found)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from deployment.joined_sources import readers_of_source
+from deployment.joined_sources import SourceIndex
 from deployment.layout import Layout
 from deployment.query_record import QueryRecord, public_name
 
@@ -115,7 +115,7 @@ class StreamClaims:
                 claim.next_at = now + ASK_US
                 return [AskToHold(name, keys, claim.name) for name, keys in sorted(claim.logs.items())]
             # Sources that nobody else reads do not run, so they trim nothing.
-            others = [each for name, each in records.items() if name != claim.record.name and not each.paused]
-            free |= {stream for stream, name in joined.of.items() if not readers_of_source(others, name, stream)}
+            others = SourceIndex(each for name, each in records.items() if name != claim.record.name and not each.paused)
+            free |= {stream for stream, name in joined.of.items() if not others.readers_of(name, stream)}
         claim.is_looked_at = True
         return [LookForRows(claim.record, tuple(sorted(free)))]

@@ -10,13 +10,13 @@ PATIENCE_S = 60.0
 LONGEST_S = 240.0
 
 
-def wait(is_so: Callable[[], bool]) -> bool:
-    """Whether something has become so in time."""
-    deadline = time.monotonic() + PATIENCE_S
+def wait(is_so: Callable[[], object], within_s: float = PATIENCE_S, every_s: float = 0.005) -> bool:
+    """Whether something has become so in time. every_s: how often it is looked at."""
+    deadline = time.monotonic() + within_s
     while not is_so():
         if time.monotonic() >= deadline:
             return False
-        time.sleep(0.005)
+        time.sleep(every_s)
     return True
 
 
@@ -29,10 +29,7 @@ def wait_until(
 ) -> None:
     """Wait until a condition holds. AssertionError if that takes longer: it names what, and explains. every_s: how often it is
     looked at; rarely, if that takes a client of Kafka."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}\n{explain()}"
-        time.sleep(every_s)
+    assert wait(condition, within_s, every_s), f"not within {within_s:.0f} s: {what}\n{explain()}"
 
 
 def start_until_it_waits(write: Callable[[], None], count: Callable[[], int]) -> threading.Thread:

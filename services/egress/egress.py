@@ -74,8 +74,9 @@ class EgressProcess:
         self._on_prepared: Callable[[], None] = lambda: None
         self.exit_request = ExitRequest()
         with ExitStack() as stack:
-            self.rows = self._final_topics(record)
+            self.rows = RowTopics()
             stack.callback(lambda: self.rows.close())
+            self._open_finals(record)
             clients = connections.logs.lease({self._out_topic})
             stack.callback(connections.logs.give_back, clients.values())
             _ = clients[site].row_producer  # librdkafka's may send only half a second later: the first rows would wait for it
@@ -87,7 +88,7 @@ class EgressProcess:
             self.layout = layout_of(version, settings.site_names)
             self.plan = self.layout.egress_plan(site)
             self.me = self.layout.egress_instance(site)
-            self.rows = self._with_tables(self.rows)
+            self._open_tables()
             tail = self._tail_for(self.rows, tail)
             self.delays = RecentDelays(self.plan.delay_threshold_us)
             restart = self._restart(tail)
@@ -129,23 +130,20 @@ class EgressProcess:
     def _out_topic(self) -> str:
         return out_topic(self.query, self.site, self.connections.settings.site_names)
 
-    def _final_topics(self, record: QueryRecord) -> RowTopics:
-        """The topics of stable rows, if this is the home site. They are opened before anything is read, because the writer of
+    def _open_finals(self, record: QueryRecord) -> None:
+        """Open the topics of stable rows, if this is the home site: before anything is read, because the writer of
         q.stable fences the earlier incarnations (R28)."""
         if self.site != self.connections.settings.home:
-            return RowTopics()
+            return
         query, cluster, exit = self.query, self.clusters[self.site], self.exit_request.exit
         name, of_process = f"boreal.{query}", (self.connections.commits, self.connections.turns)
-        with ExitStack() as made:
-            stable = StableTopic(cluster, stable_topic(query), f"{name}.stable", self._out_topic, exit, None, *of_process)
-            made.callback(stable.close)
-            wanted = record.query.records
-            records: StableTopic | None = None
-            if wanted is not None:
-                form, to = self._record_form(wanted), records_topic(query)
-                records = StableTopic(cluster, to, f"{name}.records", self._out_topic, exit, form, *of_process)
-            made.pop_all()
-            return RowTopics(stable, records=records)
+        stable = StableTopic(cluster, stable_topic(query), f"{name}.stable", self._out_topic, exit, None, *of_process)
+        self.rows = replace(self.rows, stable=stable)
+        wanted = record.query.records
+        if wanted is not None:
+            form, to = self._record_form(wanted), records_topic(query)
+            records = StableTopic(cluster, to, f"{name}.records", self._out_topic, exit, form, *of_process)
+            self.rows = replace(self.rows, records=records)
 
     def _record_form(self, records: Records) -> RecordForm:
         # Rows of an earlier version may wait for the registry, and those of the next one come before this life ends.
@@ -157,18 +155,17 @@ class EgressProcess:
         registry = Registry(*self.connections.settings.registry_of("records.registry", records.registry), records.format)
         return RegisteredForm(registry, records.format, records_topic(self.query), self.query, known)
 
-    def _with_tables(self, rows: RowTopics) -> RowTopics:
-        """These topics, and those of the newest row of each key, as the version has them that this life gives."""
-        if rows.stable is None:
-            return rows
+    def _open_tables(self) -> None:
+        """Open those of the newest row of each key, as the version has them that this life gives."""
+        if self.rows.stable is None:
+            return
         query, plan, cluster, exit = self.query, self.plan, self.clusters[self.site], self.exit_request.exit
         if plan.latest:
-            rows = replace(rows, latest=LatestTopic(cluster, latest_topic(query), self._out_topic, exit))
+            self.rows = replace(self.rows, latest=LatestTopic(cluster, latest_topic(query), self._out_topic, exit))
         if plan.debezium:
-            self.rows = rows  # whose topics are closed if the next one cannot be made
             envelopes = DebeziumForm(query, plan.output.schema, plan.output_key, schemas(self._known))
-            rows = replace(rows, debezium=LatestTopic(cluster, debezium_topic(query), self._out_topic, exit, envelopes))
-        return rows
+            debezium = LatestTopic(cluster, debezium_topic(query), self._out_topic, exit, envelopes)
+            self.rows = replace(self.rows, debezium=debezium)
 
     def _tail_for(self, rows: RowTopics, tail: OutTail) -> OutTail:
         """The end of q.out, with all rows that one of the topics lacks. tail: as it was read for those of stable rows."""

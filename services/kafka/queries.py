@@ -16,7 +16,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 
 from boreal.model.errors import UserError
 from deployment.audit import QueryChange
-from deployment.joined_sources import record_of_source
+from deployment.joined_sources import SourceIndex
 from deployment.query_record import QueryRecord, public_name, read_query_record
 from services.kafka.clusters import ANSWERED_WITHIN_MS, Cluster, close_producer, is_fenced
 from services.kafka.follower import TopicFollower
@@ -162,8 +162,8 @@ class QueryRegistry:
         return self._await(inner, look)
 
     def find_source(self, inner: str, stream: str) -> QueryRecord:
-        """As `find`, for a source: the record by which it runs (`deployment.joined_sources.record_of_source`)."""
-        return self._await(inner, lambda: record_of_source(self.load().values(), inner, stream))
+        """As `find`, for a source: the record by which it runs (`deployment.joined_sources.SourceIndex`)."""
+        return self._await(inner, lambda: SourceIndex(self.load().values()).record_of(inner, stream))
 
     def _await(self, name: str, look: Callable[[], QueryRecord | None]) -> QueryRecord:
         deadline = time.monotonic() + SEEN_WITHIN_S

@@ -93,8 +93,9 @@ def _version_children(
     streams = sorted({edge.operator for edge in layout.plan.sources})
 
     def source(stream: str) -> Child:
-        site = layout.site_of_stream(stream)
-        return _source(layout.source_role(stream), layout.sources_of(stream), stream, site, sources)
+        by = sources.record_of(layout.sources_of(stream), stream)
+        assert by is not None, "this version reads its log"
+        return _source(layout.source_role(stream), by, stream, layout.site_of_stream(stream))
 
     def node(replica: str) -> Child:
         command = (sys.executable, "-m", "services.node", record.name, replica)
@@ -116,18 +117,16 @@ def _version_children(
     ]
 
 
-def _source(role: str, name: str, stream: str, site: str, sources: SourceIndex) -> Child:
-    by = sources.record_of(name, stream)
-    assert by is not None, "a version reads its log"
-    command = (sys.executable, "-m", "services.source", name, stream)
-    return Child(role, "source", name, command, _taken_by(by.spec, stream), record=by, site=site)
+def _source(role: str, by: QueryRecord, stream: str, site: str) -> Child:
+    command = (sys.executable, "-m", "services.source", by.name, stream)
+    return Child(role, "source", by.name, command, _taken_by(by.spec, stream), record=by, site=site)
 
 
 def _source_as_now(child: Child, sources: SourceIndex) -> Child:
     *_, name, stream = child.command
+    by = sources.record_of(name, stream)
     # Nobody reads it where a change that cannot run has left the query's processes as they were.
-    has_readers = sources.record_of(name, stream) is not None
-    return _source(child.name, name, stream, child.site, sources) if has_readers else child
+    return child if by is None or by == child.record else _source(child.name, by, stream, child.site)
 
 
 def without_intake_of(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from deployment.hosted_roles import (
     PlacementRefused,
     RoleOver,
 )
-from deployment.joined_sources import record_of_source
+from deployment.joined_sources import SourceIndex
 from deployment.placement_record import Assignment, WorkerReport, worker_process
 from deployment.placer import SAY_EVERY_US
 from deployment.query_record import QueryRecord, public_name
@@ -188,7 +188,7 @@ class _KnownQueries:
 
         def look() -> QueryRecord | None:
             if kind == "source":
-                found = record_of_source(self._records.values(), query, part)
+                found = SourceIndex(self._records.values()).record_of(query, part)
                 return found if found is not None and found.revision >= revision else None
             record = self._records.get(public_name(query))
             if record is None or record.revision < revision:

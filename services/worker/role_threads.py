@@ -51,7 +51,6 @@ class RoleRequest:
 class _Role:
     stopping: StopSignal = field(default_factory=lambda: StopSignal())
     thread: threading.Thread | None = None
-    ended: threading.Event = field(default_factory=lambda: threading.Event())
 
 
 class RoleThreads:
@@ -113,12 +112,13 @@ class RoleThreads:
             code = EXIT_FAILED
         if own is not None:
             own.close()
-        role.ended.set()
         _logger.info("%s has ended: exit code %d", request.name, code)
         self._report(role, request.name, code)
 
     def _await_end(self, role: _Role, name: str) -> None:
-        if not role.ended.wait(END_WITHIN_S) and self._report(role, name, EXIT_STOPPED):
+        assert role.thread is not None, "it has begun"
+        role.thread.join(END_WITHIN_S)
+        if self._report(role, name, EXIT_STOPPED):
             _logger.error("%s has not ended within %.0f s, and is left to itself", name, END_WITHIN_S)
 
     def _report(self, role: _Role, name: str, code: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from services.source.source import SourceProcess
 from services.source.user_topic import UserTopic
 from services.stack.servers import KafkaServer
 from tests.stack.test_source import Bench
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("servers")
 
@@ -72,19 +73,12 @@ def serve(connections: Connections, bench: Bench, stopping: StopSignal) -> None:
     SourceProcess(connections, SourceOptions(), f"source.{bench.name}.s", record, "s").serve(stopping)
 
 
-def wait(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {WITHIN_S} s: {what}"
-        time.sleep(0.05)
-
-
 def wait_rows(bench: Bench, count: int) -> None:
-    wait(lambda: len(bench.rows()) >= count, f"{count} rows")
+    wait_until(lambda: len(bench.rows()) >= count, f"{count} rows", WITHIN_S)
 
 
 def wait_shared(topics: list[UserTopic]) -> None:
-    wait(lambda: len(topics) == 3 and all(topic._reader.is_shared for topic in topics), "all topics are shared")
+    wait_until(lambda: len(topics) == 3 and all(topic._reader.is_shared for topic in topics), "all topics are shared", WITHIN_S)
 
 
 def test_sources_share_a_client_while_rows_are_few_and_each_row_comes_once(

@@ -15,8 +15,6 @@ from deployment.joined_sources import (
     SourceReaders,
     changed,
     join,
-    readers_of_source,
-    record_of_source,
     refuse_change_for_others,
     settled,
 )
@@ -135,13 +133,13 @@ def test_what_a_log_no_longer_has_from_its_first_row_on_is_read_by_a_source_of_i
 def test_a_source_runs_by_the_shortest_x_and_by_whoever_is_left() -> None:
     first = record("first", "jfk")
     second = claimed(join(record("second", "jfk", delay_threshold="2s"), among(first)), first)
-    both = record_of_source([first, second], "first", "jfk")
+    both = SourceIndex([first, second]).record_of("first", "jfk")
     assert both is not None and (both.public, both.inner, both.spec["delay_threshold"]) == ("first", "first", "2s")
-    left = record_of_source([second], "first", "jfk")
+    left = SourceIndex([second]).record_of("first", "jfk")
     assert left is not None and (left.public, left.inner, left.start, left.joined) == ("second", "first", EARLIEST, None)
-    assert record_of_source([first, second], "second", "jfk") is None
-    assert readers_of_source([first, second], "first", "jfk") == ["first", "second"]
-    assert readers_of_source([replace(first, paused=True, leaves=True), second], "first", "jfk") == ["second"]
+    assert SourceIndex([first, second]).record_of("second", "jfk") is None
+    assert SourceIndex([first, second]).readers_of("first", "jfk") == ["first", "second"]
+    assert SourceIndex([replace(first, paused=True, leaves=True), second]).readers_of("first", "jfk") == ["second"]
 
 
 def test_a_source_hears_who_reads_it() -> None:

@@ -23,7 +23,7 @@ from deployment.evolution import (
     settle,
     state_of,
 )
-from deployment.joined_sources import record_of_source
+from deployment.joined_sources import SourceIndex
 from deployment.layout import layout_of
 from deployment.query_record import QueryRecord, SharedSources, read_query_record, with_bucket
 from deployment.shared_sources import STATE, first_rows, must_carry_states, newest, refuse_other_logs
@@ -212,10 +212,10 @@ def test_sources_run_once_restart_for_no_takeover_and_stay_with_the_version_that
     back = taken_over(roll_back(done))
     assert sources(back) == before and sources(let_go(settle(back))) == before
     for record, threshold in ((placed, "3s"), (done, "3s"), (alone, "4s")):
-        serving = record_of_source([record], "q", "jfk")
+        serving = SourceIndex([record]).record_of("q", "jfk")
         assert serving is not None and (serving.name, serving.inner, serving.start) == ("q", "q", "earliest")
         assert serving.spec["delay_threshold"] == threshold, "the shortest that a reader has"
-    assert record_of_source([alone], "q-2", "jfk") is None
+    assert SourceIndex([alone]).record_of("q-2", "jfk") is None
     again = evolve(alone, with_bucket(load_query(SPEC), alone.query), STATE)
     assert again.beside is not None and again.beside.shared == SharedSources(1, EARLIEST)
     apart = evolve(alone, load_query(SPEC), EARLIEST)

@@ -13,6 +13,7 @@ from boreal.model.errors import UserError
 from boreal.query.plan import Plan
 from deployment.query_record import QueryRecord
 from services.egress.egress import EgressProcess
+from services.egress.out import RowTopics
 from services.hosting.connections import Connections
 from services.hosting.process import ExitRequest
 from services.kafka.clusters import Cluster
@@ -84,10 +85,9 @@ def test_an_egress_of_which_one_topic_cannot_be_opened_holds_none(refused: str, 
     egress.plan = cast(Plan, SimpleNamespace(latest=True, debezium=True, output=output, output_key=("k",)))
     monkeypatch.setattr(egress, "_record_form", lambda wanted: None)
     record = SimpleNamespace(query=SimpleNamespace(records=object()))
+    egress.rows = RowTopics()
     with pytest.raises(UserError):
-        egress.rows = egress._final_topics(cast(QueryRecord, record))
-        try:
-            egress.rows = egress._with_tables(egress.rows)
-        finally:
-            egress.rows.close()
+        egress._open_finals(cast(QueryRecord, record))
+        egress._open_tables()
+    egress.rows.close()
     assert not Topic.open
