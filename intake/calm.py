@@ -18,9 +18,10 @@ FEW_RECORDS = 20
 """A topic is calm if at most so many records came within CALM_S."""
 MANY_RECORDS = 100
 """A topic is busy if more came within CALM_S. Well above FEW_RECORDS, so that a topic does not alternate."""
-MOST_WAITING = 200
+MOST_WAITING = 1_000
 MOST_WAITING_BYTES = 1 << 20
-"""If more waits for a source, it takes its records too slowly."""
+"""If more waits for a source, it takes its records too slowly. Well above MANY_RECORDS: a source whose topic is busy takes
+them here until it has a client of its own."""
 
 Record = TypeVar("Record", bound=UserRecord)
 

@@ -88,11 +88,19 @@ class PartitionRecords:
 
     def before(self, offset: int) -> PartitionRecords:
         """The records before an offset."""
-        count = int(np.searchsorted(self.offsets, offset))
-        headers = {index: found for index, found in self.headers.items() if index < count}
-        keys = None if self.keys is None else self.keys[:count]
-        stamps_ms = None if self.stamps_ms is None else self.stamps_ms[:count]
-        return PartitionRecords(self.offsets[:count], self.values[:count], headers, keys, stamps_ms)
+        return self._cut(0, int(np.searchsorted(self.offsets, offset)))
+
+    def since(self, offset: int) -> PartitionRecords:
+        """The records at an offset, and after it."""
+        if not len(self) or self.offsets[0] >= offset:
+            return self
+        return self._cut(int(np.searchsorted(self.offsets, offset)), len(self))
+
+    def _cut(self, start: int, stop: int) -> PartitionRecords:
+        headers = {index - start: found for index, found in self.headers.items() if start <= index < stop}
+        keys = None if self.keys is None else self.keys[start:stop]
+        stamps_ms = None if self.stamps_ms is None else self.stamps_ms[start:stop]
+        return PartitionRecords(self.offsets[start:stop], self.values[start:stop], headers, keys, stamps_ms)
 
     def value_at(self, offset: int) -> bytes | None:
         """The value of the record at an offset."""

@@ -2,10 +2,12 @@
 
     reads alone ──few records for calm_s──> is read in both ways ──the shared reader has caught up──> is shared
          ^                                                                                               │
-         └─────────────────── many records, more than its source takes, or an error ─────────────────────┘
+         └──── its own client has fetched ──── is read in both ways <──── many records, or an error ─────┘
 
-While a topic is shared, its source has no client of its own. The shared reader (services/storage/shared_reader.py) says of each
-fetch from which offset to which it went. So nothing is skipped on either way, and what was read before is left out.
+While a topic is shared, its source has no client of its own. To make one takes time, up to a second where many topics get rows
+at one moment, so the shared reader goes on meanwhile, unless more comes than the source takes. Both readers leave out no
+record: of the shared one (services/storage/shared_reader.py) each fetch says from which offset to which it went. What was
+returned before is left out.
 """
 
 from __future__ import annotations
@@ -46,14 +48,17 @@ class CalmReader:
         self._with_keys = with_keys
         self._alone: RecordReader | None = None
         self._offsets: dict[int, int] = {}
+        """Up to where records were returned, by partition."""
         self._member: _Member | None = None
+        self._is_leaving = False
+        """Whether it is read in both ways until its own client has fetched."""
         self._calmness = Calmness(steady_us(), round(shared.calm_s * 1_000_000))
         self._waited_s = 0.0
 
     @property
     def is_shared(self) -> bool:
         """Whether it has no client of its own now."""
-        return self._alone is None and self._member is not None
+        return self._alone is None and self._member is not None and not self._is_leaving
 
     @property
     def waited_us(self) -> int:
@@ -70,23 +75,25 @@ class CalmReader:
         """As `RecordReader.poll`. gather_s: asked when records have come: for how many seconds they may wait here for others,
         since a batch of one costs as much as a batch of many. While the topic is read alone, its client decides."""
         self._waited_s = 0.0
-        if self._member is not None and self._alone is None:
-            found = self._take(self._member, timeout_ms / 1_000, gather_s)
+        if self._member is not None and self._is_leaving:
+            found = self._poll_both(self._member, timeout_ms, most, gather_s)
+        elif self._member is not None and self._alone is None:
+            found = self._take(self._member, timeout_ms, gather_s)
         elif (alone := self._maybe_alone()) is not None:
             found = alone.poll(timeout_ms, most)
         else:
             return {}
+        found = self._not_returned(found)
         self._calmness.note(sum(map(len, found.values())), steady_us())
         self._choose()
         return found
 
     def position(self, number: int) -> int:
-        reader = self._alone or self._member
-        return self._offsets[number] if reader is None else reader.position(number)
+        return max([self._offsets[number], *(reader.position(number) for reader in self._readers)])
 
     def known_end(self, number: int) -> int | None:
-        reader = self._alone or self._member
-        return None if reader is None else reader.known_end(number)
+        ends = [end for reader in self._readers if (end := reader.known_end(number)) is not None]
+        return max(ends, default=None)
 
     def wake(self) -> None:
         """Let a poll that waits for records return, if the topic is shared. May be called from any thread."""
@@ -105,27 +112,49 @@ class CalmReader:
         if self._alone is not None:
             self._alone.close()
 
-    def _take(self, member: _Member, timeout_s: float, gather_s: Callable[[], float]) -> dict[int, PartitionRecords]:
-        found, self._waited_s = member.take(timeout_s, gather_s)
+    @property
+    def _readers(self) -> list[RecordReader | _Member]:
+        return [reader for reader in (self._alone, self._member) if reader is not None]
+
+    def _positions(self) -> dict[int, int]:
+        return {number: self.position(number) for number in self._offsets}
+
+    def _take(self, member: _Member, timeout_ms: int, gather_s: Callable[[], float]) -> dict[int, PartitionRecords]:
+        found, self._waited_s = member.take(timeout_ms / 1_000, gather_s)
         return {number: PartitionRecords.of(records, self._with_keys) for number, records in found.items()}
+
+    def _poll_both(
+        self, member: _Member, timeout_ms: int, most: int, gather_s: Callable[[], float]
+    ) -> dict[int, PartitionRecords]:
+        """What one of the two readers has. The same records come to both."""
+        alone = self._maybe_alone()
+        found = {} if alone is None else alone.poll(0, most)
+        return found or self._take(member, timeout_ms, gather_s)
+
+    def _not_returned(self, found: dict[int, PartitionRecords]) -> dict[int, PartitionRecords]:
+        """Those of these records that were not returned before: now they are."""
+        parts = {number: records.since(self._offsets[number]) for number, records in found.items()}
+        new = {number: records for number, records in parts.items() if len(records)}
+        self._offsets.update({number: records.end for number, records in new.items()})
+        return new
 
     def _choose(self) -> None:
         """Begin to share the topic if it is calm, or end it."""
-        member = self._member
+        alone, member = self._alone, self._member
         if member is None:
-            if self._calmness.is_calm and self._alone is not None:
-                positions = {number: self._alone.position(number) for number in self._offsets}
-                self._member = _Member(self._shared, self._topic, positions)
-        elif self._alone is None:
-            if self._calmness.is_busy:
+            if self._calmness.is_calm and alone is not None:
+                self._member = _Member(self._shared, self._topic, self._positions())
+        elif self._is_leaving:
+            if alone is not None and all(alone.known_end(number) is not None for number in self._offsets):
                 member.leave()
             if member.has_left and not member.has_waiting:
-                self._offsets = {number: member.position(number) for number in self._offsets}
                 self._leave()
+        elif alone is None:
+            self._is_leaving = self._calmness.is_busy or member.has_left
         elif member.has_left or self._calmness.is_busy:
             self._leave()
-        elif member.begin({number: self._alone.position(number) for number in self._offsets}):
-            self._alone.close()
+        elif member.begin(self._positions()):
+            alone.close()
             self._alone = None
 
     def _maybe_alone(self) -> RecordReader | None:
@@ -138,14 +167,16 @@ class CalmReader:
                     raise
                 log_retry(_logger, f"{self._topic} cannot be read", error)
                 return None
-            alone.read_from(self._offsets)
+            alone.read_from(self._positions())
             self._alone = alone
         return self._alone
 
     def _leave(self) -> None:
         if self._member is not None:
+            self._offsets = self._positions()
             self._member.leave()
             self._member = None
+        self._is_leaving = False
         self._calmness.begin(steady_us())
 
 

@@ -39,6 +39,8 @@ class Topic:
         self.ends = {0: 0, 1: 0}
         self.failure: Exception | None = None
         self.made: list[Alone] = []
+        self.are_clients_slow = False
+        """Whether a client that is made from now on fetches nothing until `is_slow` is unset."""
         self.seats: defaultdict[TopicPartition, list[Member]] = defaultdict(list)
         self.reached: dict[TopicPartition, int] = {}
 
@@ -84,12 +86,15 @@ class Alone:
         self._topic = topic
         self._positions: dict[int, int] = {}
         self.is_closed = False
+        self.is_slow = topic.are_clients_slow
 
     def read_from(self, offsets: Mapping[int, int]) -> None:
         self._positions = dict(offsets)
 
     def poll(self, timeout_ms: int, most: int) -> dict[int, PartitionRecords]:
         found: dict[int, PartitionRecords] = {}
+        if self.is_slow:
+            return found
         for number, position in self._positions.items():
             if offsets := range(position, self._topic.ends[number])[:most]:
                 found[number] = PartitionRecords(np.array(offsets), [b"x"] * len(offsets))
@@ -100,7 +105,7 @@ class Alone:
         return self._positions[number]
 
     def known_end(self, number: int) -> int | None:
-        return self._topic.ends[number]
+        return None if self.is_slow else self._topic.ends[number]
 
     def close(self) -> None:
         self.is_closed = True
@@ -246,6 +251,27 @@ def test_it_reads_alone_again_and_loses_and_repeats_nothing(topic: Topic, cause:
     topic.ends[1] += 1
     topic.fetch()
     reading.poll(1_000)
+    reading.check(topic)
+
+
+def test_records_come_without_a_pause_until_its_own_client_has_fetched(topic: Topic) -> None:
+    reading = Reading(topic)
+    reading.share(topic)
+    reading.reader._calmness._calm_us = 3_600_000_000
+    topic.are_clients_slow = True
+    burst(topic, reading)
+    for _ in range(5):
+        assert reading.poll(50), "what the shared reader brings is returned"
+        topic.ends = {number: end + 3 for number, end in topic.ends.items()}
+        topic.fetch()
+    assert topic.open == 1 and topic.members == 2 and not reading.reader.is_shared
+    assert reading.reader.known_end(1) == topic.ends[1], "as the shared reader says"
+    topic.made[-1].is_slow = False
+    reading.poll()
+    assert topic.members == 0
+    topic.ends[0] += 1
+    for _ in range(3):
+        reading.poll()
     reading.check(topic)
 
 
