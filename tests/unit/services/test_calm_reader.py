@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -271,6 +272,33 @@ def test_records_come_without_a_pause_until_its_own_client_has_fetched(topic: To
     assert topic.members == 0
     topic.ends[0] += 1
     for _ in range(3):
+        reading.poll()
+    reading.check(topic)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_each_record_comes_once_and_in_order(topic: Topic, seed: int) -> None:
+    chance = random.Random(seed)
+    reading = Reading(topic)
+    for _ in range(400):
+        match chance.randrange(8):
+            case 0 | 1:
+                topic.ends[chance.randrange(2)] += chance.choice((1, 5, MANY_RECORDS + 1))
+            case 2 | 3:
+                topic.fetch()
+            case 4:
+                topic.are_clients_slow = chance.random() < 0.5
+                for one in topic.made:
+                    one.is_slow = topic.are_clients_slow
+            case 5 if chance.random() < 0.1:
+                chance.choice((error, absence, skipped))(topic, reading)
+            case _:
+                reading.poll()
+    topic.are_clients_slow = False
+    for one in topic.made:
+        one.is_slow = False
+    for _ in range(5):
+        topic.fetch()
         reading.poll()
     reading.check(topic)
 
