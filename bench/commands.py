@@ -14,6 +14,8 @@ from typing import TypeVar
 from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
 
+from services.kafka.topics import TopicSpec
+
 
 class Commands:
     """Runs boreal's commands on the stack of a directory."""
@@ -31,9 +33,10 @@ class Commands:
 
 
 def make_topics(bootstrap: str, names: Sequence[str]) -> None:
-    """Make the topics `in.NAME`, with one partition each."""
+    """Make the topics `in.NAME`, with one partition each, as boreal makes topics that are missing."""
+    specs = [TopicSpec(f"in.{name}", 1, is_users=True) for name in names]
     with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
-        admin.create_topics([NewTopic(f"in.{name}", num_partitions=1, replication_factor=1) for name in names])
+        admin.create_topics([NewTopic(spec.name, spec.partitions, 1, topic_configs=spec.created_with) for spec in specs])
 
 
 Stack = TypeVar("Stack", bound=Commands)

@@ -68,7 +68,7 @@ class Landing:
             )
 
     def _create(self, spec: TopicSpec) -> str:
-        settings = "".join(f" --config {settings_text({key: value})}" for key, value in spec.config.items())
+        settings = "".join(f" --config {settings_text({key: value})}" for key, value in spec.created_with.items())
         return (
             f"kafka-topics --bootstrap-server {self.bootstrap} --create --topic {spec.name} "
             f"--partitions {spec.partitions}{settings}"

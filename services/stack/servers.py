@@ -350,9 +350,6 @@ class KafkaServer(Server):
             "replica.fetch.max.bytes": LARGEST_MESSAGE,
             "log.retention.check.interval.ms": 10_000,
             "log.cleaner.dedupe.buffer.size": 16 << 20,
-            # The first entry of an index lets the system fill as much of it as it reads ahead, by default up to 10 MB: 10 ms of
-            # processor time for each of two files, when a topic gets its first rows. Enough for 80 MB of small batches.
-            "log.index.size.max.bytes": 256 << 10,
             # A broker that was killed may come back when its old session has run out: by default after 9 s.
             "broker.heartbeat.interval.ms": 400,
             "broker.session.timeout.ms": 2000,

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import yaml
 from kafka import KafkaAdminClient
-from kafka.admin import NewTopic
+from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
 
 from boreal.model.errors import UserError
 from services.kafka.clusters import Cluster
 from services.kafka.settings import KafkaSettings, ServiceSettings
-from services.kafka.topics import TopicSpec, create
+from services.kafka.topics import TopicSpec, create, ensure
 from services.stack.servers import KafkaServer
 from tests.command_line import run_command
 from tests.waiting import wait
@@ -103,6 +103,7 @@ def test_a_dry_run_prints_commands_for_whoever_owns_the_kafka(
     assert wrong["topic"] == "boreal.status" and "cleanup.policy must be compact,delete" in wrong["problem"]
     address = f"--bootstrap-server {users_kafka.bootstrap}"
     create = f"kafka-topics {address} --create --topic boreal.queries --partitions 1 --config cleanup.policy=compact"
+    create += " --config segment.index.bytes=262144"
     assert create in found["commands"]
     alter = f"kafka-configs {address} --alter --entity-type topics --entity-name boreal.status --add-config"
     assert any(command.startswith(alter) and "cleanup.policy=[compact,delete]" in command for command in found["commands"])
@@ -142,6 +143,19 @@ def test_a_topic_that_another_client_creates_meanwhile_with_other_settings_is_re
     with pytest.raises(UserError, match=r"cleanup\.policy must be compact"):
         create(cluster, absent)
     create(cluster, [spec for spec in absent if spec.name != "sales.latest"])
+
+
+def test_topics_that_boreal_creates_have_small_indexes_and_others_may_have_any(
+    users_kafka: UsersKafka, topics: KafkaAdminClient
+) -> None:
+    make_topics(topics, {"sales.stable": 1})
+    cluster = Cluster("a", ServiceSettings(sites={"a": KafkaSettings(bootstrap=users_kafka.bootstrap)}), "test")
+    specs = [TopicSpec("sales.out", 1), TopicSpec("sales.stable", 1), TopicSpec("shop.orders", 1, is_users=True)]
+    assert [spec.name for spec in ensure(cluster, specs)] == ["sales.out", "shop.orders"]
+    asked = [ConfigResource(ConfigResourceType.TOPIC, spec.name) for spec in specs]
+    found = topics.describe_configs(asked, config_filter="all")["topic"]
+    sizes = {name: int(config["segment.index.bytes"]["value"]) for name, config in found.items()}
+    assert sizes == {"sales.out": 256 << 10, "shop.orders": 256 << 10, "sales.stable": 10 << 20}
 
 
 def test_init_creates_what_is_missing_and_once_only(
