@@ -51,12 +51,14 @@ class Fed:
     api: TestClient
     installation: EmbeddedInstallation
     jobs: Path
+    since_ms: float
+    """When a third of the rows had come."""
     end_ms: float
     """When the last row came."""
 
     def begin(self, kind: str, id_: str, **asked: Any) -> Any:
-        """A job over the last four seconds of rows, once it is over."""
-        request = {"id": id_, "since_ms": self.end_ms - 4_000, "until_ms": self.end_ms, **asked}
+        """A job over the last two thirds of the rows, at least four seconds, once it is over."""
+        request = {"id": id_, "since_ms": self.since_ms, "until_ms": self.end_ms, **asked}
         begun = self.api.post(f"{HERE}/{kind}", json=request)
         assert begun.status_code == 202, begun.text
         assert begun.headers["location"] == f"/api/v1/{kind}/{id_}"
@@ -79,14 +81,17 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fed]:
     with TestClient(app, base_url=ADDRESS, headers={"Authorization": "Bearer ours"}) as api:
         api.put(HERE, json=QUERY).raise_for_status()
         wait_until(lambda: api.get("/readyz").status_code == 200)
+        since_ms = 0.0
         for number in range(120):
+            if number == 40:
+                since_ms = time.time() * 1_000
             row = {"at": moment(time.time_ns() // 1_000), "k": "xyz"[number % 3], "v": number}
             api.post("/api/v1/streams/a/tuples", json=row).raise_for_status()
             time.sleep(0.05)
         end_ms = time.time() * 1_000
         # However slow the machine is, there is something to compare then.
         wait_until(lambda: _is_stable_through(installation, round(end_ms * 1_000)))
-        yield Fed(api, installation, folder / "jobs", end_ms)
+        yield Fed(api, installation, folder / "jobs", since_ms, end_ms)
 
 
 def _is_stable_through(installation: EmbeddedInstallation, at_us: int) -> bool:
