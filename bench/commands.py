@@ -7,14 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from kafka import KafkaAdminClient
-from kafka.admin import NewTopic
-
-from services.kafka.topics import TopicSpec
+from services.kafka.clusters import Cluster
+from services.kafka.settings import KafkaSettings, ServiceSettings
+from services.kafka.topics import TopicSpec, create
 
 
 class Commands:
@@ -34,9 +33,8 @@ class Commands:
 
 def make_topics(bootstrap: str, names: Sequence[str]) -> None:
     """Make the topics `in.NAME`, with one partition each, as boreal makes topics that are missing."""
-    specs = [TopicSpec(f"in.{name}", 1, is_users=True) for name in names]
-    with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
-        admin.create_topics([NewTopic(spec.name, spec.partitions, 1, topic_configs=spec.created_with) for spec in specs])
+    cluster = Cluster("a", ServiceSettings(sites={"a": KafkaSettings(bootstrap=bootstrap)}), "bench")
+    create(cluster, [TopicSpec(f"in.{name}", 1, is_users=True) for name in names])
 
 
 Stack = TypeVar("Stack", bound=Commands)

@@ -44,7 +44,8 @@ def check_results(world: RoleWorld, scenario: RoleScenario) -> Iterator[str]:
         yield from _faults_of_out(broker, out, expected)
         if not (scenario.has_twins or scenario.is_joined):
             # Where a role may run twice, only the rules for readers tell which records count.
-            yield from faults_of_records(_texts_of(broker, out), expected, is_settled=True)
+            texts = [json.dumps(record) for _, _, record in _records_of(broker, out)]
+            yield from faults_of_records(texts, expected, is_settled=True)
     if plan.latest:
         yield from _faults_of_latest(world.home, TopicPartition(latest_topic(name), 0), expected)
     yield from _unready(world)
@@ -94,8 +95,6 @@ def _faults_of_out(broker: Broker, out: TopicPartition, expected: list[str]) -> 
     newest = highest = 0
     lasts = {0}  # the last number of each of those that write as the newest incarnation
     for incarnation, id_, record in _records_of(broker, out):
-        if incarnation < newest:
-            continue
         number = record["seq"]
         begins = incarnation > newest or record["type"] == "undo"
         if incarnation > newest:
@@ -126,20 +125,15 @@ def _faults_of_out(broker: Broker, out: TopicPartition, expected: list[str]) -> 
 
 
 def _records_of(broker: Broker, out: TopicPartition) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """Of each record of q.out: the incarnation of its writer, its id (-1 if it is no stable row), and what it says."""
+    """Of each record of q.out that counts: the incarnation of its writer, its id (-1 if it is no stable row), and what it says.
+    What an older egress wrote after the first record of the next one does not count, such as what Kafka took late."""
+    newest = 0
     for record in broker.committed(out):
         headers = dict(record.headers)
-        yield int(headers[INCARNATION]), int(headers.get(ID, -1)), json.loads(record.value or b"")
-
-
-def _texts_of(broker: Broker, out: TopicPartition) -> list[str]:
-    """The records of q.out, but for what a dead egress had sent and Kafka took late, after the first record of the next one."""
-    texts, newest = [], 0
-    for incarnation, _, record in _records_of(broker, out):
-        newest = max(newest, incarnation)
-        if incarnation == newest:
-            texts.append(json.dumps(record))
-    return texts
+        incarnation = int(headers[INCARNATION])
+        if incarnation >= newest:
+            newest = incarnation
+            yield incarnation, int(headers.get(ID, -1)), json.loads(record.value or b"")
 
 
 def _unready(world: RoleWorld) -> Iterator[str]:

@@ -17,11 +17,10 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
 
 from boreal.model.errors import UserError
-from services.kafka.clusters import Cluster
-from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.kafka.topics import TopicSpec, create, ensure
 from services.stack.servers import KafkaServer
 from tests.command_line import run_command
+from tests.stack.logs import cluster_of
 from tests.waiting import wait
 
 QUERY = {
@@ -138,8 +137,7 @@ def test_a_topic_that_another_client_creates_meanwhile_with_other_settings_is_re
         TopicSpec("shop.orders", 1, is_users=True),
     ]
     make_topics(topics, {"sales.latest": 1, "shop.orders": 3})
-    settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap=users_kafka.bootstrap)})
-    cluster = Cluster("a", settings, "test")
+    cluster = cluster_of(users_kafka)
     with pytest.raises(UserError, match=r"cleanup\.policy must be compact"):
         create(cluster, absent)
     create(cluster, [spec for spec in absent if spec.name != "sales.latest"])
@@ -149,7 +147,7 @@ def test_topics_that_boreal_creates_have_small_indexes_and_others_may_have_any(
     users_kafka: UsersKafka, topics: KafkaAdminClient
 ) -> None:
     make_topics(topics, {"sales.stable": 1})
-    cluster = Cluster("a", ServiceSettings(sites={"a": KafkaSettings(bootstrap=users_kafka.bootstrap)}), "test")
+    cluster = cluster_of(users_kafka)
     specs = [TopicSpec("sales.out", 1), TopicSpec("sales.stable", 1), TopicSpec("shop.orders", 1, is_users=True)]
     assert [spec.name for spec in ensure(cluster, specs)] == ["sales.out", "shop.orders"]
     asked = [ConfigResource(ConfigResourceType.TOPIC, spec.name) for spec in specs]
