@@ -71,7 +71,8 @@ class Connections:
         """Each site's Kafka, by the site's name."""
         self.home = self.clusters[settings.home]
         """The home site's Kafka."""
-        self.load = Load()
+        log_pace = GatherPace(FEW_LOGS, lambda: self.load.degree())
+        self.load = Load(lambda: log_pace.has_many)
         """Whether the process gathers what can wait."""
         self.commits = CommitPace(self.load.degree)
         """How often its egresses commit transactions."""
@@ -82,7 +83,7 @@ class Connections:
         self.making = threading.RLock()
         """What few roles need is made once, when it is first used."""
         self._client_id = client_id
-        self.logs = LogClients(self.clusters, GatherPace(FEW_LOGS, self.load.degree))
+        self.logs = LogClients(self.clusters, log_pace)
         """The clients that write and search logs."""
         self._paths = {site: LogPath.to(cluster, self.logs.local[site]) for site, cluster in self.clusters.items()}
         self._stream_paths: dict[str, LogPath] = {}

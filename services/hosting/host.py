@@ -315,7 +315,7 @@ class InstanceHost:
         first, self.first_effects = self.first_effects, ()
         self._perform_all(first)
         while not self._stopping.is_set():
-            self._turn()
+            self._timed(self._turn)
             if self.loop is not None and self._may_share():
                 # In this order: what comes from now on wakes it, and what came before is found in its first turn.
                 self.is_shared = True
@@ -325,12 +325,8 @@ class InstanceHost:
     def take_turn(self) -> int | None:
         """In the shared thread: handle a few events, if that can neither take long nor wait."""
         threading.current_thread().name = self._name  # log lines name it
-        began = time.thread_time()
-        due = self._guard(self._take_turn)
-        if time.thread_time() - began > LONG_TURN_S:
-            self._alone_until_us = now_us() + ALONE_US
-            return None
-        return due
+        due = self._guard(lambda: self._timed(self._take_turn))
+        return due if self._may_share() else None
 
     def _take_turn(self) -> int | None:
         if self._stopping.is_set() or not self._may_share():
@@ -343,10 +339,21 @@ class InstanceHost:
             if self._first is None and due > now_us():
                 return due
             if self._first is not None and not _is_small(self._first[1]):
-                self._alone_until_us = now_us() + BUSY_US
+                self._stay_alone(BUSY_US)
                 return None
             self._turn()
         return now_us()
+
+    def _timed(self, work: Callable[[], int | None]) -> int | None:
+        """What the work returns. If it takes long, the instance is to run alone: so will the next turns."""
+        began = time.thread_time()
+        result = work()
+        if time.thread_time() - began > LONG_TURN_S:
+            self._stay_alone(ALONE_US)
+        return result
+
+    def _stay_alone(self, for_us: int) -> None:
+        self._alone_until_us = max(self._alone_until_us, now_us() + for_us)
 
     def _may_share(self) -> bool:
         """Whether its work can be done in the thread that instances share."""
@@ -375,6 +382,8 @@ class InstanceHost:
         event = self._translate(incoming)
         if event is None:
             return
+        if not _is_small(incoming):
+            self._stay_alone(BUSY_US)
         with self.turns.take():
             self._perform_all(self.instance.handle(event, now_us()))
         if isinstance(event, Frames):
@@ -543,7 +552,7 @@ def _is_small(item: InboxItem) -> bool:
     """Whether handling an item is a matter of a moment: it brings few rows or none, and asks for no look into a log."""
     if isinstance(item, Frames):
         return sum(frame.batch.num_rows for _, frame in item.items if isinstance(frame, Data)) <= FEW_ROWS
-    return isinstance(item, Tail | Received | Near)
+    return isinstance(item, Tail | Received | Near | Tick)
 
 
 def operator_problem(text: str) -> str | None:

@@ -41,6 +41,10 @@ CALM_INTERVALS = 2
 """A calm role says how it is once in so many intervals: often enough that one lost status does not make it count as dead."""
 LOADED_RESTS_S = 0.0, 0.2, 0.4
 """For how long statuses that have changed gather after others were published, by how loaded the process is."""
+GARBAGE_THRESHOLDS = 20_000, 20, 10
+"""When Python's garbage collector looks for what refers to itself: at the newest objects, once there are so many more of them;
+at those that it has seen once, and at all of them, every so many times. All threads wait meanwhile. By default it looks at all
+several times a second where many rows are in queues, for 0.1 s each time."""
 
 _logger = logging.getLogger("boreal.process")
 
@@ -319,6 +323,7 @@ def run_process(name: str, serve: Callable[[StopSignal], int]) -> None:
     set_up_logging(name)
     # Imported objects stay for good: the garbage collector need not look at them.
     gc.freeze()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     gc.enable()
     faulthandler.register(signal.SIGUSR1)
     stopping = StopSignal()

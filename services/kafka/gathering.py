@@ -39,6 +39,11 @@ class GatherPace:
                     self._busy.discard(one)
         return min(self._load(), sum(len(self._busy) > few for few in self._few))
 
+    @property
+    def has_many(self) -> bool:
+        """Whether so many have rows that they gather in a loaded process."""
+        return len(self._busy) > self._few[0]
+
     def leave(self, one: object) -> None:
         """A source ends, or nothing more is appended to a log."""
         with self._lock:

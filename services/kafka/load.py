@@ -8,8 +8,8 @@ well within X: then there is less to do, and results come sooner than in a queue
           ^                                                                                     │
           └───────────────────────── both are well below that ──────────────────────────────────┘
 
-The same leads on to degree 2, a quarter above these shares: sources gather longer. A loaded process also lets each of its
-threads run for longer.
+The same leads on to degree 2, a quarter above these shares: sources gather longer. A loaded process in which many logs have
+rows also lets each of its threads run for longer.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ DEGREES = 1.0, 1.25
 CALM_FACTOR = 0.75
 """A degree ends when less than so much of its share is taken: gathering itself takes a quarter of the load away."""
 
-THREAD_SWITCHES_S = 0.0005, 0.005, 0.005
-"""After how long a thread hands the interpreter to another that waits for it, by degree. Readers, instances and producers share
-it: with 5 ms a frame may wait as long as a whole hop takes. But each time costs something, and where many threads always have
-work, it would be much."""
+THREAD_SWITCH_S, CROWDED_SWITCH_S = 0.0005, 0.005
+"""After how long a thread hands the interpreter to another that waits for it; and in a loaded process in which many logs have
+rows. Readers, instances and producers share it: with 5 ms a frame may wait as long as a whole hop takes, for each thread that
+has much to do. But each time costs something, and where many threads always have work, it would be much."""
 
 LoadDegree = Callable[[], int]
 """Says how loaded a process is: 0 if it is not, 1 or 2."""
@@ -58,12 +58,14 @@ class Load:
     """The load of this process and its machine, measured when it is asked for. May be asked by any thread. It sets how long the
     threads of the process run; several of one process measure, and set, the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_crowded: Callable[[], bool] = lambda: True) -> None:
+        """is_crowded: whether many logs of the process have rows."""
+        self._is_crowded = is_crowded
         self._lock = threading.Lock()
         self._gauge = LoadGauge()
         self._at = time.monotonic()
         self._own_s, self._busy_s = used_seconds()
-        sys.setswitchinterval(THREAD_SWITCHES_S[0])
+        sys.setswitchinterval(THREAD_SWITCH_S)
 
     def degree(self) -> int:
         """See `LoadDegree`."""
@@ -82,7 +84,8 @@ class Load:
         own_s, busy_s = used_seconds()
         self._gauge.note((own_s - self._own_s) / past_s, (busy_s - self._busy_s) / past_s)
         self._at, self._own_s, self._busy_s = now, own_s, busy_s
-        sys.setswitchinterval(THREAD_SWITCHES_S[self._gauge.degree])
+        is_long = self._gauge.degree > 0 and self._is_crowded()
+        sys.setswitchinterval(CROWDED_SWITCH_S if is_long else THREAD_SWITCH_S)
 
 
 def used_seconds() -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import time
@@ -69,6 +70,7 @@ class RoleThreads:
         self._makers = makers
         self._roles: dict[str, _Role] = {}
         self._lock = threading.Lock()
+        self._is_ending = False
 
     def begin(self, request: RoleRequest) -> None:
         """Start a role that does not run."""
@@ -90,6 +92,7 @@ class RoleThreads:
 
     def end_all(self) -> None:
         """End all roles; returns when they have ended, or do not in time."""
+        self._is_ending = True
         with self._lock:
             roles = list(self._roles.values())
         for role in roles:
@@ -114,6 +117,9 @@ class RoleThreads:
             own.close()
         _logger.info("%s has ended: exit code %d", request.name, code)
         self._report(role, request.name, code)
+        if not self._is_ending:
+            # Parts of a role refer to each other, and may hold much memory; the collector looks at old objects rarely.
+            gc.collect()
 
     def _await_end(self, role: _Role, name: str) -> None:
         assert role.thread is not None, "it has begun"

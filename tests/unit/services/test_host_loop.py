@@ -15,7 +15,7 @@ from logs.memory_checkpoints import MemoryCheckpointStore
 from reconcile.events import Effect, Event, Frames, Heartbeat, InstanceId, Received, Tail, Threshold, Tick
 from reconcile.instance import Instance
 from services.hosting import host as host_module
-from services.hosting.host import FEW_ROWS, InstanceHost, Outlet
+from services.hosting.host import ALONE_US, BUSY_US, FEW_ROWS, InstanceHost, Outlet
 from services.hosting.host_loop import HostLoop
 from services.hosting.process import now_us
 from tests.waiting import wait
@@ -216,6 +216,22 @@ def test_with_many_rows_it_has_a_thread_of_its_own_for_a_while(one: Hosted, monk
     assert wait(lambda: one.host.is_shared)
     one.give(QUIET)
     assert one.was_shared
+
+
+def test_the_while_begins_anew_with_what_comes_meanwhile(one: Hosted) -> None:
+    """Small things can mean much work where many rows have come before."""
+    for event in (MANY_ROWS, MANY_ROWS):
+        one.host._alone_until_us = 0
+        one.give(event)
+        one.give(QUIET)
+        assert not one.was_shared
+
+
+def test_a_long_turn_in_its_own_thread_keeps_it_there(one: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+    one.give(MANY_ROWS)
+    monkeypatch.setattr(host_module, "LONG_TURN_S", 0.0)
+    one.give(QUIET)
+    assert wait(lambda: one.host._alone_until_us > now_us() + ALONE_US - BUSY_US)
 
 
 def test_one_whose_operators_run_elsewhere_has_a_thread_of_its_own(one: Hosted) -> None:

@@ -55,6 +55,19 @@ def test_the_load_is_measured_when_it_is_asked_for_and_not_more_often(monkeypatc
     assert switches == [0.0005, 0.005, 0.0005], "each thread runs for longer while the process is loaded"
 
 
+def test_threads_of_a_loaded_process_run_for_longer_only_where_many_logs_have_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, is_crowded, switches = 0.0, False, list[float]()
+    monkeypatch.setattr(load_module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(load_module, "used_seconds", lambda: (now, now))
+    monkeypatch.setattr(load_module.sys, "setswitchinterval", switches.append)
+    load = Load(lambda: is_crowded)
+    now = SAMPLE_S
+    assert load.degree() == 2
+    now, is_crowded = 2 * SAMPLE_S, True
+    assert load.degree() == 2
+    assert switches == [0.0005, 0.0005, 0.005]
+
+
 def test_what_a_machine_has_used_grows_with_its_work() -> None:
     own_s, busy_s = load_module.used_seconds()
     assert sum(range(1_000_000)) > 0
