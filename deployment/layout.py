@@ -20,9 +20,9 @@ from deployment.query_record import QueryRecord
 from reconcile.events import InstanceId
 from reconcile.stagger import HEARTBEATS_TO_DEATH
 
-CALM_PAUSE_US = 400_000
-"""How much longer than usual an instance without rows may be silent. Each of its boundaries costs a request of its own, and as
-many reads, with nothing to say but how late it is."""
+CALM_SHARE, MOST_CALM_PAUSE_US = 5, 2_000_000
+"""How much longer than usual who has no rows may be silent: such a part of X, at most so long. Each of its boundaries costs a
+request of its own, and as many reads, with nothing to say but how late it is."""
 LEAST_CALM_THRESHOLD_US = 2_000_000
 """The smallest X that leaves the time for it: who dies meanwhile is found out that much later."""
 
@@ -200,9 +200,15 @@ def make_layout(query: Query, sites: tuple[str, ...], inner: str | None = None) 
         if site not in sites:
             raise UserError(f"streams.{name}.site", site, "is not a site of this installation", did_you_mean(site, sites))
     patient = HEARTBEATS_TO_DEATH * max(query.intervals.heartbeat, query.intervals.boundary_interval)
-    calm_pause = CALM_PAUSE_US if query.delay_threshold >= LEAST_CALM_THRESHOLD_US else 0
-    planned = plan(query, Overrides(silence_us=patient, calm_pause_us=calm_pause))
+    planned = plan(query, Overrides(silence_us=patient, calm_pause_us=_calm_pause_us(query.delay_threshold)))
     return Layout(replace(planned, query=inner or query.name), sites, away)
+
+
+def _calm_pause_us(delay_threshold_us: int) -> int:
+    """For this X."""
+    if delay_threshold_us < LEAST_CALM_THRESHOLD_US:
+        return 0
+    return min(delay_threshold_us // CALM_SHARE, MOST_CALM_PAUSE_US)
 
 
 def layout_of(record: QueryRecord, sites: tuple[str, ...]) -> Layout:
