@@ -73,7 +73,7 @@ class EgressProcess:
         self._heard: QueryRecord | None = record
         self._on_prepared: Callable[[], None] = lambda: None
         self.exit_request = ExitRequest()
-        with ExitStack() as stack:
+        with connections.starts.take(), ExitStack() as stack:
             self.rows = RowTopics()
             stack.callback(lambda: self.rows.close())
             self._open_finals(record)

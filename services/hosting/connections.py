@@ -21,6 +21,7 @@ from reconcile.events import InstanceId
 from services.hosting.commits import CommitPace
 from services.hosting.host_loop import HostLoop
 from services.hosting.process import QueryProcess, StatusDesk, StatusPublisher, StopSignal, now_us, run_process, set_clock
+from services.hosting.starts import Starts
 from services.hosting.traces import OtelTraces, open_traces
 from services.hosting.turns import Turns
 from services.kafka.clusters import Cluster, make_clusters
@@ -80,6 +81,8 @@ class Connections:
         """To what degree its sources let rows gather."""
         self.turns = Turns()
         """The turns of the roles that have rows."""
+        self.starts = Starts()
+        """The turns of the roles that begin."""
         self.making = threading.RLock()
         """What few roles need is made once, when it is first used."""
         self._client_id = client_id

@@ -95,27 +95,33 @@ class NodeProcess:
         with ExitStack() as stack:
             stack.callback(self.redis.close)
             stack.callback(self._close_logs)
-            control = ControlPlane(self.connections.controls, control_topic(self.layout.plan.query), self.name, self.site)
-            stack.enter_context(closing(control))
-            remote = self.layout.remote_instances(self.replica)
-            if remote:
-                plan, exit = self.layout.plan, self.exit_request.exit
-                self.remote = OrderChannel(self.clusters[self.site], plan, self.replica, remote, self.store, exit)
-                stack.enter_context(closing(self.remote))
-            for who in self.layout.instances(self.replica):
-                self.hosts[who] = stack.enter_context(closing(self._build_host(who, control)))
-            if self.remote is not None:
-                # After all hosts are made: answers to orders of the former incarnation may arrive at once.
-                self.remote.begin(lambda who, answered: self.hosts[who].deliver(answered))
-            self.trimmer = stack.enter_context(closing(Trimmer(self.logs)))
-            control.listen(self._hear, self._gather_ms)
-            status = self._start_hosts(stack)
-            self.connections.watch.add(self._take_change)
-            stack.callback(self.connections.watch.remove, self._take_change)
+            with self.connections.starts.take():
+                status = self._open(stack)
             self.exit_request.wait(stopping)
             if self.problem is not None:
                 status.deliver()
         return self.exit_request.code
+
+    def _open(self, stack: ExitStack) -> StatusPublisher:
+        """Begin all instances. What they use is closed with the stack."""
+        control = ControlPlane(self.connections.controls, control_topic(self.layout.plan.query), self.name, self.site)
+        stack.enter_context(closing(control))
+        remote = self.layout.remote_instances(self.replica)
+        if remote:
+            plan, exit = self.layout.plan, self.exit_request.exit
+            self.remote = OrderChannel(self.clusters[self.site], plan, self.replica, remote, self.store, exit)
+            stack.enter_context(closing(self.remote))
+        for who in self.layout.instances(self.replica):
+            self.hosts[who] = stack.enter_context(closing(self._build_host(who, control)))
+        if self.remote is not None:
+            # After all hosts are made: answers to orders of the former incarnation may arrive at once.
+            self.remote.begin(lambda who, answered: self.hosts[who].deliver(answered))
+        self.trimmer = stack.enter_context(closing(Trimmer(self.logs)))
+        control.listen(self._hear, self._gather_ms)
+        status = self._start_hosts(stack)
+        self.connections.watch.add(self._take_change)
+        stack.callback(self.connections.watch.remove, self._take_change)
+        return status
 
     def _start_hosts(self, stack: ExitStack) -> StatusPublisher:
         home = self.connections.home

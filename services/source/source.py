@@ -69,59 +69,65 @@ class SourceProcess:
         self.spool_directory = settings.data / "spool" / record.inner / stream
 
     def serve(self, stopping: StopSignal) -> int:
-        plan = self.layout.plan
         with ExitStack() as stack:
-            shared = self.connections.logs
-            logs_of_sites = KafkaLogStore(self.clusters, self.layout, history_us=self.history_us, clients=shared)
-            store = stack.enter_context(closing(logs_of_sites))
-            logs = {log: store.open(log) for _, log in self.layout.source_logs(self.stream)}
-            fenced = threading.Event()
-            for log in logs.values():
-                log.on_fenced = fenced.set
-            former = source_restart(list(logs.values()), self.topic_name)
-            # At once: if an earlier incarnation still writes, we must restart, and waiting makes that more likely.
-            start = Start(Origin("", former.incarnation + 1), 0)
-            for id_, log in logs.items():
-                log.append_later(replace(start, next_id=former.written[id_.key]))
-            for log in logs.values():
-                log.prepare()
-            letters = stack.enter_context(closing(Letters(self.own, lambda: self.readers.names, self.stream, self.topic_name)))
-            topic = UserTopic(
-                self.connections.topics_of(self.site), self.topic_name, self._look_ms, self.options.topic_reader,
-                with_keys=bool(self.spec.origins), since_ms=self.since_ms,
-            )
-            stack.callback(topic.close)
-            box = self.open_box(letters)
-            if box is not None:
-                stack.enter_context(closing(box))
-            registry = self.open_registry()
-            if registry is not None:
-                stack.enter_context(closing(registry))
-            intake = self.make_intake(former)
-            inputs = SourceInputs(topic, box, registry)
-            incarnation = SourceIncarnation(
-                plan, intake, inputs, logs, letters, stopping, fenced, self.connections.gathering, self.connections.turns
-            )
-            trimmer = stack.enter_context(closing(Trimmer(logs.values())))
-
-            def say() -> dict[str, Any]:
-                return {**incarnation.status(), "readers": list(self.readers.names), "holds": list(trimmer.holds)}
-
-            home, desk = self.connections.home, self.connections.statuses
-            publisher = StatusPublisher(home, self.name, say, desk, lambda: incarnation.is_calm)
-            status = stack.enter_context(closing(publisher))
-            incarnation.on_change = trimmer.on_hold = status.now
-            if box is not None and (app := self.make_web_app(box)) is not None and self.options.http_port is not None:
-                stack.enter_context(closing(WebServer(app, self.options.http_host, self.options.http_port)))
-            control = ControlPlane(self.connections.controls, control_topic(plan.query), self.name, self.site)
-            stack.enter_context(closing(control))
-            take_items = partial(self._take_items, incarnation, trimmer)
-            least_ms = WAKE_MS if plan.calm_pause_us else NO_HURRY_MS
-            control.listen(take_items, lambda: gather_ms(least_ms, incarnation.rest_us))
-            take_change = partial(self._take_change, incarnation, status.now)
-            self.connections.watch.add(take_change)
-            stack.callback(self.connections.watch.remove, take_change)
+            with self.connections.starts.take():
+                incarnation, former = self._open(stack, stopping)
             return incarnation.run(former)
+
+    def _open(self, stack: ExitStack, stopping: StopSignal) -> tuple[SourceIncarnation, SourceRestart]:
+        """A new incarnation, and where the one before has ended. What it uses is closed with the stack."""
+        plan = self.layout.plan
+        shared = self.connections.logs
+        logs_of_sites = KafkaLogStore(self.clusters, self.layout, history_us=self.history_us, clients=shared)
+        store = stack.enter_context(closing(logs_of_sites))
+        logs = {log: store.open(log) for _, log in self.layout.source_logs(self.stream)}
+        fenced = threading.Event()
+        for log in logs.values():
+            log.on_fenced = fenced.set
+        former = source_restart(list(logs.values()), self.topic_name)
+        # At once: if an earlier incarnation still writes, we must restart, and waiting makes that more likely.
+        start = Start(Origin("", former.incarnation + 1), 0)
+        for id_, log in logs.items():
+            log.append_later(replace(start, next_id=former.written[id_.key]))
+        for log in logs.values():
+            log.prepare()
+        letters = stack.enter_context(closing(Letters(self.own, lambda: self.readers.names, self.stream, self.topic_name)))
+        topic = UserTopic(
+            self.connections.topics_of(self.site), self.topic_name, self._look_ms, self.options.topic_reader,
+            with_keys=bool(self.spec.origins), since_ms=self.since_ms,
+        )
+        stack.callback(topic.close)
+        box = self.open_box(letters)
+        if box is not None:
+            stack.enter_context(closing(box))
+        registry = self.open_registry()
+        if registry is not None:
+            stack.enter_context(closing(registry))
+        intake = self.make_intake(former)
+        inputs = SourceInputs(topic, box, registry)
+        incarnation = SourceIncarnation(
+            plan, intake, inputs, logs, letters, stopping, fenced, self.connections.gathering, self.connections.turns
+        )
+        trimmer = stack.enter_context(closing(Trimmer(logs.values())))
+
+        def say() -> dict[str, Any]:
+            return {**incarnation.status(), "readers": list(self.readers.names), "holds": list(trimmer.holds)}
+
+        home, desk = self.connections.home, self.connections.statuses
+        publisher = StatusPublisher(home, self.name, say, desk, lambda: incarnation.is_calm)
+        status = stack.enter_context(closing(publisher))
+        incarnation.on_change = trimmer.on_hold = status.now
+        if box is not None and (app := self.make_web_app(box)) is not None and self.options.http_port is not None:
+            stack.enter_context(closing(WebServer(app, self.options.http_host, self.options.http_port)))
+        control = ControlPlane(self.connections.controls, control_topic(plan.query), self.name, self.site)
+        stack.enter_context(closing(control))
+        take_items = partial(self._take_items, incarnation, trimmer)
+        least_ms = WAKE_MS if plan.calm_pause_us else NO_HURRY_MS
+        control.listen(take_items, lambda: gather_ms(least_ms, incarnation.rest_us))
+        take_change = partial(self._take_change, incarnation, status.now)
+        self.connections.watch.add(take_change)
+        stack.callback(self.connections.watch.remove, take_change)
+        return incarnation, former
 
     def _take_items(self, incarnation: SourceIncarnation, trimmer: Trimmer, _sender: str, items: list[ControlItem]) -> None:
         for item in items:

@@ -53,9 +53,11 @@ class ProcessRunner:
         allow_chaos: bool,
         on_end: Callable[[str, int], None],
         workers: int | JoinedWorkers = 0,
+        has_rows: Callable[[str], bool] = lambda role: False,
     ) -> None:
         """on_end(name, exit code): called, in any thread, when a process or a role has ended. workers: how many processes share
-        the roles of the queries; 0: each role has its own; or those elsewhere that run them."""
+        the roles of the queries; 0: each role has its own; or those elsewhere that run them. has_rows(role): whether it has any
+        at present."""
         self._settings = settings
         self._allow_chaos = allow_chaos
         self._on_end = on_end
@@ -65,7 +67,7 @@ class ProcessRunner:
         self._workers: Workers | JoinedWorkers | None = None
         self._applications: dict[str, Workers] = {}
         if isinstance(workers, int) and workers:
-            self._workers = role_workers(workers, self._spawn_worker, on_end)
+            self._workers = role_workers(workers, self._spawn_worker, on_end, has_rows)
         elif workers:
             self._workers = workers
         self._links: dict[str, RoleLinks] = {}

@@ -29,6 +29,7 @@ from kafka.errors import KafkaError
 from boreal.model.errors import UserError
 from deployment.joined_sources import SourceIndex, changed
 from deployment.query_record import QueryRecord
+from deployment.row_counts import RowCounts
 from deployment.supervision import (
     Child,
     KillProcess,
@@ -131,7 +132,9 @@ class Supervisor:
         self._joined: JoinedWorkers | None = None
         if workers is None:
             self._joined = JoinedWorkers(self._home, own, self._note_exit, self._note_ready, self._has_failed.set)
-        self._runner = ProcessRunner(settings, allow_chaos, self._note_exit, self._joined or workers or 0)
+        self._counts = RowCounts()
+        rising = self._counts.is_rising
+        self._runner = ProcessRunner(settings, allow_chaos, self._note_exit, self._joined or workers or 0, rising)
         self._supervision = Supervision()
         self._notifications: queue.SimpleQueue[_Notification] = queue.SimpleQueue()
         self._static: dict[str, Child] = {MONITOR.name: MONITOR} if settings.home in own else {}
@@ -245,6 +248,7 @@ class Supervisor:
                     assert_never(effect)
         if isinstance(event, ProcessExit) and event.name not in self._supervision.processes:
             self._runner.drop(event.name)
+            self._counts.forget(event.name)
         if self._joined is not None and self._records is not None and (effects or isinstance(event, ProcessTargets)):
             self._joined.settle()
 
@@ -292,6 +296,7 @@ class Supervisor:
                 self._joined.hear_self()
             elif self._joined is not None:
                 self._joined.hear(status)
+            self._counts.see(status)
             said = status["process"], status["pid"], bool(status["ready"]), status["at_ms"] / 1_000
             self._notifications.put(_Readiness(*said))
 

@@ -24,6 +24,9 @@ from services.stack.state import created
 
 _logger = logging.getLogger("boreal.supervisor")
 
+_URGENCY = {"egress": 0, "source": 1}
+"""The order in which roles begin anew, by kind; all others come later."""
+
 
 @dataclass
 class _Worker:
@@ -45,13 +48,15 @@ class Workers:
         module: str,
         spawn: Callable[[str, Sequence[str], int], subprocess.Popen[bytes]],
         on_end: Callable[[str, int], None],
+        has_rows: Callable[[str], bool] = lambda role: False,
     ) -> None:
         """module: what each runs. spawn(name, command, stdin): starts a process. on_end(role, exit code): called, in any
-        thread, when a role has ended."""
+        thread, when a role has ended. has_rows(role): whether it has any at present."""
         self._names = names
         self._module = module
         self._spawn = spawn
         self._on_end = on_end
+        self._has_rows = has_rows
         self._lock = threading.Lock()
         self._workers: dict[str, _Worker] = {}
 
@@ -153,8 +158,9 @@ class Workers:
             roles, worker.roles = worker.roles, {}
         if roles:
             _logger.warning("%s has ended (%d), with %s", worker.name, code, ", ".join(roles))
-        # Clients wait for egresses; replicas and streams have others that give results meanwhile.
-        for role in sorted(roles, key=lambda role: roles[role].kind != "egress"):
+        # They begin anew in this order. Clients wait for egresses and sources with rows; replicas have others that give results
+        # meanwhile.
+        for role in sorted(roles, key=lambda role: (not self._has_rows(role), _URGENCY.get(roles[role].kind, len(_URGENCY)))):
             self._on_end(role, code)
 
     def _hear(self, worker: _Worker, message: Mapping[str, Any]) -> None:
@@ -167,10 +173,13 @@ class Workers:
 
 
 def role_workers(
-    count: int, spawn: Callable[[str, Sequence[str], int], subprocess.Popen[bytes]], on_end: Callable[[str, int], None]
+    count: int,
+    spawn: Callable[[str, Sequence[str], int], subprocess.Popen[bytes]],
+    on_end: Callable[[str, int], None],
+    has_rows: Callable[[str], bool] = lambda role: False,
 ) -> Workers:
     """So many workers for sources, nodes and egresses."""
-    return Workers([f"worker.{number}" for number in range(count)], "services.worker", spawn, on_end)
+    return Workers([f"worker.{number}" for number in range(count)], "services.worker", spawn, on_end, has_rows)
 
 
 def _choose(child: Child, workers: Iterable[_Worker]) -> str | None:

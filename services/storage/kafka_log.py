@@ -108,6 +108,7 @@ class KafkaLog:
         """Called once, in a thread of the Kafka client, when another process has written to this log."""
         self._site = site
         self._lock = threading.RLock()
+        self._searching = threading.RLock()
         self._flow = threading.Condition()
         self._unacknowledged = self._unacknowledged_bytes = 0
         self._unsent: list[WrittenRecord] = []
@@ -123,14 +124,14 @@ class KafkaLog:
         self._read_window: _Window | None = None
         self._history_us = history_us
         self._history_start, self._look_at = 0, 0.0
-        with site.reading() as consumer:
+        with site.consumers.lend() as consumer:
             self._partition = LogPartition(consumer, log, topic)
             self._start, self._opened_at = self._partition.bounds()
 
     @contextmanager
     def _reading(self) -> Iterator[LogPartition]:
         """The log's partition, to be read by this thread alone."""
-        with self._site.reading() as consumer:
+        with self._searching, self._site.consumers.lend() as consumer:
             self._partition.use(consumer)
             yield self._partition
 

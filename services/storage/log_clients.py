@@ -10,14 +10,13 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.errors import MessageSizeTooLargeError
 
 from boreal.model.errors import BorealError
 from boreal.model.frames import LogId
@@ -26,7 +25,7 @@ from services.kafka.clusters import Cluster, close_producer, silence_producer, u
 from services.kafka.gathering import FEW_LOGS, GatherPace
 from services.kafka.row_producers import KafkaPythonRows, RowProducer
 from services.storage.local_logs import LocalLogs
-from services.storage.log_partition import make_log_consumer
+from services.storage.reading_consumers import ReadingConsumers
 
 BATCH_BYTES = 256 << 10
 """The size of a request to Kafka: records that wait for an earlier request go together."""
@@ -35,8 +34,6 @@ LINGER_MS = 10
 REQUEST_LOGS, BETWEEN_REQUESTS_S = 32, 0.005
 """A request has what so many logs have gathered, and the next one follows so much later: what busy logs append waits for the
 request before it."""
-CLOSE_MS = 500
-"""How long closing a consumer may take, in milliseconds."""
 
 
 @dataclass
@@ -69,34 +66,16 @@ class SiteClients:
         """Takes what Kafka has confirmed."""
         self.gathering = gathering or GatherPace(FEW_LOGS)
         """Whether what logs append is gathered."""
-        self._reading = threading.RLock()
+        self.consumers = ReadingConsumers(cluster)
+        """With which logs are searched."""
         self.making = threading.RLock()
         """Each client is made once: with two producers, frames of a log would change places."""
-        self._consumer: KafkaConsumer | None = None
         self.gathered = GatheredLogs(cluster.site)
         """Sends what logs append that may wait."""
         self.refusal: AppendRefusedError | None = None
         """The first rejected append; after it no log of the site is written any more."""
         self.row_refusal: AppendRefusedError | None = None
         """The same of what clients read."""
-
-    @contextmanager
-    def reading(self) -> Iterator[KafkaConsumer]:
-        """The consumer, for one thread at a time. One that has not answered in time is replaced by the next use: kafka-python's
-        may never answer again, though Kafka does."""
-        with self._reading:
-            if self._consumer is None:
-                self._consumer = make_log_consumer(self._cluster)
-            try:
-                yield self._consumer
-            except KafkaTimeoutError:
-                self._close_consumer()
-                raise
-
-    def _close_consumer(self) -> None:
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            consumer.close(autocommit=False, timeout_ms=CLOSE_MS)
 
     @lazy_once
     def producer(self) -> KafkaProducer:
@@ -150,8 +129,7 @@ class SiteClients:
 
     def close(self) -> None:
         self.gathered.close()
-        with self._reading:
-            self._close_consumer()
+        self.consumers.close()
         for producer in (*self._log_producers, self.__dict__.get("row_producer")):
             if producer is not None and not isinstance(producer, KafkaPythonRows):  # which is the first one
                 close_producer(producer, 2)

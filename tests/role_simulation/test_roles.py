@@ -26,8 +26,8 @@ CAUGHT_AT: dict[str, int] = {
     "out_place_is_ignored": 2,
     "stable_begins_at_the_end_of_out": 2,
     "stable_end_is_not_read": 2,
-    "stable_outside_its_transaction": 20,
-    "stable_before_out": 0,
+    "stable_outside_its_transaction": 1,
+    "stable_before_out": 1,
 }
 """A seed that shows each mutant."""
 

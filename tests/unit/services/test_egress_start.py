@@ -16,6 +16,7 @@ from services.egress.egress import EgressProcess
 from services.egress.out import RowTopics
 from services.hosting.connections import Connections
 from services.hosting.process import ExitRequest
+from services.hosting.starts import Starts
 from services.kafka.clusters import Cluster
 
 
@@ -42,7 +43,7 @@ def test_the_client_that_writes_rows_is_made_before_anything_is_read(monkeypatch
     record = SimpleNamespace(name="q")
     settings = SimpleNamespace(site_names=["a", "b"], home="a")
     registry = SimpleNamespace(find=lambda name: record)
-    connections = SimpleNamespace(settings=settings, clusters={"b": None}, logs=logs, registry=registry)
+    connections = SimpleNamespace(settings=settings, clusters={"b": None}, logs=logs, registry=registry, starts=Starts())
 
     def read(*args: Any) -> Any:
         assert clients.made == ["row_producer"]

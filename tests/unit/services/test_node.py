@@ -23,6 +23,7 @@ from reconcile.recovery import Beginning
 from services.hosting.connections import Connections
 from services.hosting.host import InboxItem, InstanceHost
 from services.hosting.process import StopSignal
+from services.hosting.starts import Starts
 from services.kafka.control import GATHER_MS, ControlPlane
 from services.kafka.settings import RedisSettings
 from services.node.node import KafkaOutlet, NodeProcess
@@ -139,7 +140,7 @@ def test_a_node_that_cannot_begin_holds_no_instance() -> None:
         plan=node.layout.plan, remote_instances=lambda replica: [], instances=lambda replica: [first, second]
     ))
     desk = SimpleNamespace(join=lambda *_: None, leave=lambda *_: None)
-    node.connections = cast(Connections, SimpleNamespace(controls={"a": desk}))
+    node.connections = cast(Connections, SimpleNamespace(controls={"a": desk}, starts=Starts()))
     node.hosts, node.logs, node.stores, node.remote = {}, [], [], None
     node.redis = connect_redis(RedisSettings())
 

@@ -190,9 +190,12 @@ class Pool:
     count: int
     ended: queue.SimpleQueue[tuple[str, int]] = field(default_factory=queue.SimpleQueue)
     spawned: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    with_rows: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.workers = role_workers(self.count, self._spawn, lambda name, code: self.ended.put((name, code)))
+        self.workers = role_workers(
+            self.count, self._spawn, lambda name, code: self.ended.put((name, code)), lambda role: role in self.with_rows
+        )
 
     def _spawn(self, name: str, command: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
         program = PLAYED_WORKER.format(root=str(Path.cwd()))
@@ -243,6 +246,19 @@ def test_the_roles_of_a_worker_that_dies_go_to_one_that_is_warm(pool: Pool) -> N
     pool.start("source", "p", "s")
     assert pool.workers.identity_of(names[0]) == survivor
     assert len(pool.spawned) == 3
+
+
+def test_of_a_worker_that_dies_the_roles_for_which_clients_wait_are_reported_first() -> None:
+    pool = Pool(1)
+    replica, calm = pool.start("node", "p", "r0"), [pool.start("source", "p", "s"), pool.start("egress", "p", "a")]
+    busy = [pool.start("source", "q", "s"), pool.start("egress", "q", "a")]
+    pool.with_rows.update(busy)
+    identity = pool.workers.identity_of(replica)
+    assert identity is not None
+    os.kill(identity[0], signal.SIGKILL)
+    reported = [pool.ended.get(timeout=PATIENCE_S)[0] for _ in range(5)]
+    assert reported == [busy[1], busy[0], calm[1], calm[0], replica]
+    pool.workers.close()
 
 
 def test_a_role_that_kills_its_worker_at_once_is_reported(pool: Pool) -> None:
