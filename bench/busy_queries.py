@@ -30,13 +30,13 @@ def busy_query(name: str) -> dict[str, Any]:
     }
 
 
-def _is_taken(producer: confluent_kafka.Producer, topic: str, row: bytes) -> bool:
-    """Whether there was room for a row."""
-    try:
-        producer.produce(topic, row, partition=0)
-    except BufferError:
-        return False
-    return True
+def send(producer: confluent_kafka.Producer, topic: str, row: bytes) -> None:
+    """Give a producer a row; waits while there is no room."""
+    while True:
+        try:
+            return producer.produce(topic, row, partition=0)
+        except BufferError:
+            producer.poll(_FEED_S)
 
 
 @contextmanager
@@ -52,8 +52,7 @@ def feeding(bootstrap: str, names: Sequence[str], rate: int) -> Iterator[None]:
             for name in names:
                 for number in range(sent, due):
                     row = b'{"at": %d, "k": %d}' % (time.time_ns() // 1_000, number)
-                    while not _is_taken(producer, f"in.{name}", row):
-                        producer.poll(_FEED_S)
+                    send(producer, f"in.{name}", row)
                 producer.poll(0)
             sent = due
         producer.flush()

@@ -29,6 +29,7 @@ from bench.commands import Commands, make_topics, stack_up
 from bench.figures import Figure, as_report
 from formats.client_headers import VERSION
 from formats.json_text import time_us
+from services.kafka.reading import read_range
 
 NAME = "pairs"
 TEXT_BYTES = 200
@@ -159,14 +160,12 @@ def _delays(bootstrap: str) -> list[_Given]:
     first: dict[int, _Given] = {}
     with closing(KafkaConsumer(bootstrap_servers=bootstrap)) as consumer:
         consumer.assign([partition])
-        consumer.seek_to_beginning(partition)
-        end = consumer.end_offsets([partition])[partition]
-        while consumer.position(partition) < end:
-            for record in consumer.poll(1_000).get(partition, ()):
-                said = json.loads(record.value)
-                if said["type"] in ("stable", "tentative"):
-                    delay_ms, is_tentative = said["emitted_ms"] - said["ingest_ms"], said["type"] == "tentative"
-                    version = int(dict(record.headers).get(VERSION, b"1"))
-                    given = _Given(time_us(said["event_time"]), said["emitted_ms"], delay_ms, is_tentative, version)
-                    first.setdefault(said["data"]["key"], given)
+        start, end = consumer.beginning_offsets([partition])[partition], consumer.end_offsets([partition])[partition]
+        for record in read_range(consumer, partition, start, end):
+            said = json.loads(record.value)
+            if said["type"] in ("stable", "tentative"):
+                delay_ms, is_tentative = said["emitted_ms"] - said["ingest_ms"], said["type"] == "tentative"
+                version = int(dict(record.headers).get(VERSION, b"1"))
+                given = _Given(time_us(said["event_time"]), said["emitted_ms"], delay_ms, is_tentative, version)
+                first.setdefault(said["data"]["key"], given)
     return list(first.values())

@@ -22,6 +22,7 @@ from bench.commands import make_topics
 from bench.departures_stack import departures_stack
 from bench.figures import Figure, as_report
 from bench.scale import WORKERS, ScaleStack
+from services.kafka.reading import read_range
 
 QUERIES = 100
 BUSY_ROWS_PER_S = 1_000
@@ -70,14 +71,11 @@ def _busy(stack: ScaleStack, bootstrap: str, queries: int) -> Iterator[Figure]:
         consumer.assign([place])
         with feeding(bootstrap, ["busy"], BUSY_ROWS_PER_S):
             time.sleep(WARM_UP_S)
-            consumer.seek_to_end()
-            consumer.position(place)
+            start = consumer.end_offsets([place])[place]
             time.sleep(BUSY_S)
         time.sleep(2)
         end = consumer.end_offsets([place])[place]
-        given: list[dict[str, Any]] = []
-        while consumer.position(place) < end:
-            given += [json.loads(record.value) for records in consumer.poll(1_000).values() for record in records]
+        given = [json.loads(record.value) for record in read_range(consumer, place, start, end)]
     rows = [record for record in given if record["type"] in ("stable", "tentative")]
     delays = [record["emitted_ms"] - record["ingest_ms"] for record in rows]
     title = f"a busy query beside {queries}"

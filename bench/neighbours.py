@@ -30,13 +30,15 @@ import numpy as np
 import pyarrow as pa
 from kafka import KafkaConsumer, TopicPartition
 
-from bench.busy_queries import busy_query, feeding
+from bench.busy_queries import busy_query, feeding, send
 from bench.commands import make_topics
 from bench.departures_stack import departures_stack
+from bench.deployment import wait_until
 from bench.figures import Figure, as_report
+from bench.installing import install
 from bench.scale import WORKERS, ScaleStack
 from boreal.operators import RowOperator
-from boreal.operators.installed import GROUP
+from services.kafka.reading import read_range
 
 STEADY = "steady"
 STEADY_ROWS_PER_S = 500
@@ -121,15 +123,12 @@ def _delays(bootstrap: str, seconds: float) -> np.ndarray:
     found: dict[int, float] = {}
     with closing(KafkaConsumer(bootstrap_servers=bootstrap)) as consumer:
         consumer.assign([place])
-        consumer.seek_to_end()
-        consumer.position(place)
+        start = consumer.end_offsets([place])[place]
         time.sleep(seconds)
-        end = consumer.end_offsets([place])[place]
-        while consumer.position(place) < end:
-            for record in consumer.poll(1_000).get(place, ()):
-                said = json.loads(record.value)
-                if said["type"] in ("stable", "tentative"):
-                    found.setdefault(said["data"]["k"], said["emitted_ms"] - said["ingest_ms"])
+        for record in read_range(consumer, place, start, consumer.end_offsets([place])[place]):
+            said = json.loads(record.value)
+            if said["type"] in ("stable", "tentative"):
+                found.setdefault(said["data"]["k"], said["emitted_ms"] - said["ingest_ms"])
     return np.array(list(found.values()))
 
 
@@ -181,11 +180,12 @@ def _with_large_state(place: _Place, state_mb: int) -> Iterator[None]:
         "reconcile": "overlay_redo",
     }
     with feeding(place.bootstrap, ["right"], 100), _running(place, query):
-        deadline = time.monotonic() + FILL_WITHIN_S
-        while json.loads(place.stack.run("query", "show", "large"))["streams"]["left"]["rows"] < count:
-            if time.monotonic() > deadline:
-                raise TimeoutError("the lookup's state is not filled")
-            time.sleep(1)
+
+        def is_full() -> bool:
+            said = json.loads(place.stack.run("query", "show", "large"))
+            return int(said["streams"]["left"]["rows"]) >= count
+
+        wait_until(is_full, "the lookup's state is filled", within_s=FILL_WITHIN_S)
         time.sleep(SETTLE_S)
         yield
 
@@ -219,20 +219,11 @@ def _ask(place: _Place, ended: threading.Event) -> None:
 def _fill(bootstrap: str, topic: str, values: Iterator[bytes]) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "log_level": 0, "linger.ms": 50})
     for value in values:
-        while True:
-            try:
-                producer.produce(topic, value, partition=0)
-                break
-            except BufferError:
-                producer.poll(0.05)
+        send(producer, topic, value)
     producer.flush()
 
 
 def _register(site: Path, open_: ExitStack) -> None:
     """Let processes that this one starts find the operator, as if a package had been installed."""
-    made = site / "boreal_bench-1.dist-info"
-    made.mkdir(parents=True)
-    (made / "METADATA").write_text("Metadata-Version: 2.1\nName: boreal-bench\nVersion: 1\n")
-    (made / "entry_points.txt").write_text(f"[{GROUP}]\nraising = {__name__}:{Raising.__name__}\n")
-    sys.path.append(str(site))
+    sys.path.append(str(install(site, "boreal-bench", "1", {"raising": f"{__name__}:{Raising.__name__}"})))
     open_.callback(sys.path.remove, str(site))

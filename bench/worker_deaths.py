@@ -24,13 +24,15 @@ from kafka import KafkaConsumer, TopicPartition
 from bench.busy_queries import busy_query, feeding
 from bench.commands import make_topics
 from bench.departures_stack import DeparturesStack, departures_stack
+from bench.deployment import wait_until
 from bench.figures import Figure, as_report
 from bench.scale import HOSTING, WORKERS
+from services.kafka.reading import read_range
 
 BUSY, CALM = 5, 26
 ROWS_PER_S = 100
 DEATHS = 6
-SETTLE_S, SEEN_S, LOOK_S = 32.0, 8.0, 0.02
+SETTLE_S, SEEN_S = 32.0, 8.0
 """Each role has been up for longer than half a minute: otherwise it would be held back (`deployment.supervision`)."""
 BACK_WITHIN_S = 60.0
 
@@ -90,13 +92,12 @@ def _workers(stack: DeparturesStack) -> dict[int, set[str]]:
 
 def _seconds_until_back(stack: DeparturesStack, roles: set[str], killed: int) -> float:
     """How long until each of these roles runs in another process, and is ready."""
-    began = time.monotonic()
-    while time.monotonic() < began + BACK_WITHIN_S:
+
+    def are_back() -> bool:
         states = {process["name"]: process for process in stack.state["processes"]}
-        if all(states[role]["pid"] != killed and states[role]["state"] == "running" for role in roles):
-            break
-        time.sleep(LOOK_S)
-    return time.monotonic() - began
+        return all(states[role]["pid"] != killed and states[role]["state"] == "running" for role in roles)
+
+    return wait_until(are_back, "all roles of the worker run again", within_s=BACK_WITHIN_S)
 
 
 def _gap_ms(bootstrap: str, name: str, killed_at: float) -> float:
@@ -105,11 +106,7 @@ def _gap_ms(bootstrap: str, name: str, killed_at: float) -> float:
     since_ms = int((killed_at - 0.5) * 1_000)
     with closing(KafkaConsumer(bootstrap_servers=bootstrap)) as consumer:
         consumer.assign([place])
-        consumer.seek(place, consumer.offsets_for_times({place: since_ms})[place].offset)
-        end = consumer.end_offsets([place])[place]
-        times: list[float] = []
-        while consumer.position(place) < end:
-            for record in consumer.poll(1_000).get(place, ()):
-                if json.loads(record.value)["type"] in ("stable", "tentative"):
-                    times.append(record.timestamp)
+        start = consumer.offsets_for_times({place: since_ms})[place].offset
+        records = read_range(consumer, place, start, consumer.end_offsets([place])[place])
+        times = [record.timestamp for record in records if json.loads(record.value)["type"] in ("stable", "tentative")]
     return max(after - before for before, after in pairwise(times) if after / 1_000 >= killed_at)

@@ -108,7 +108,7 @@ class KafkaLog:
         """Called once, in a thread of the Kafka client, when another process has written to this log."""
         self._site = site
         self._lock = threading.RLock()
-        self._searching = threading.RLock()
+        self._searching = threading.Lock()
         self._flow = threading.Condition()
         self._unacknowledged = self._unacknowledged_bytes = 0
         self._unsent: list[WrittenRecord] = []

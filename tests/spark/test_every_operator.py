@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from bench.installing import install
 from boreal.query.language import FUNCTIONS
 from boreal.query.shapes import KINDS
 from boreal.query.spec import Mode, Query, load_query
@@ -28,7 +29,6 @@ from simulation.own_operators import NEWEST, OPERATORS, TOTALS
 from simulation.queries import SCHEMA
 from spark_jobs.progress import ProgressAccumulator
 from spark_jobs.worker import ANSWERS, ReplicaTask, obey
-from tests.installing import install
 from tests.spark.jobs import ROOT, WIDE, Script, environment_of
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]

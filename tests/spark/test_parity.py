@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from bench.installing import install
 from boreal.query.spec import Mode, Query, load_query
 from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings
 from services.stack.servers import KafkaServer, RedisServer
 from simulation.own_operators import OPERATORS
 from simulation.queries import SCHEMA, Menu, make_operators
-from tests.installing import install
 from tests.spark.jobs import Script, SparkJob, environment_of
 from tests.waiting import wait_until
 

@@ -17,8 +17,9 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 
+from bench.installing import install
 from boreal.operators.installed import GROUP
-from tests.installing import EXAMPLE, install, install_example
+from tests.installing import EXAMPLE, install_example
 from tests.stack.test_stack import Commands, call
 from tests.waiting import wait_until
 

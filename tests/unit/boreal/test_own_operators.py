@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
+from bench.installing import install
 from boreal.model.errors import OperatorError, UserError
 from boreal.model.schema import Schema
 from boreal.operators import Keyed, KeyedOperator, KeyState, RowOperator, WindowOperator, installed
@@ -21,7 +22,6 @@ from boreal.query.spec import load_query
 from boreal.query.sql_writing import write_sql
 from boreal_testing import run_operator, sample_rows
 from embedded.recording import memory_us
-from tests.installing import install
 
 TRADES = {"symbol": "string", "price": "double", "size": "int"}
 
