@@ -13,6 +13,7 @@ from pathlib import Path
 
 from deployment.supervision import Child
 from services.kafka.settings import ServiceSettings
+from services.stack.channel import Started, start_with_channel
 from services.stack.workers import Workers, role_workers
 
 
@@ -86,7 +87,7 @@ class WorkerPool:
     def _note_end(self, name: str, code: int) -> None:
         self._roles[name].end(code)
 
-    def _spawn(self, name: str, command: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
+    def _spawn(self, name: str, command: Sequence[str]) -> Started:
         settings = self._settings
         environment = {
             **os.environ,
@@ -96,4 +97,8 @@ class WorkerPool:
             "PYTHONUNBUFFERED": "1",
         }
         with (self._root / f"{name}.log").open("ab") as output:
-            return subprocess.Popen((sys.executable, *command), env=environment, stdin=stdin, stdout=output, stderr=output)
+            return start_with_channel(
+                lambda stdin: subprocess.Popen(
+                    (sys.executable, *command), env=environment, stdin=stdin, stdout=output, stderr=output
+                )
+            )

@@ -24,6 +24,7 @@ from deployment.supervision import Child
 from services.hosting.process import EXIT_FAILED
 from services.kafka.settings import ServiceSettings
 from services.stack import parent_death
+from services.stack.channel import Started, start_with_channel
 from services.stack.chaos import FaultDesk
 from services.stack.children import python_environment
 from services.stack.joined_workers import JoinedWorkers
@@ -71,7 +72,7 @@ class ProcessRunner:
         elif workers:
             self._workers = workers
         self._links: dict[str, RoleLinks] = {}
-        self._spare = SpareKeeper(lambda: self._spawn(COMMAND, {}, self._output("spare"), subprocess.PIPE))
+        self._spare = SpareKeeper(lambda: self._spawn_with_channel(COMMAND, self._output("spare")))
         self._logged: set[str] = set()
         self.faults: list[dict[str, Any]] = []
         """For the supervisor's status, from any thread."""
@@ -156,7 +157,11 @@ class ProcessRunner:
             {f"BOREAL_{name.upper()}": json.dumps(value) for name, value in links.settings.items()} if links is not None else {}
         )
         log = self._output(child.name)
-        process = self._spare.become(child.command, environment, log) or self._spawn(child.command, environment, log)
+        if (spare := self._spare.become(child.command, environment, log)) is not None:
+            process, stdin = spare
+            stdin.close()  # it reads nothing there
+        else:
+            process = self._spawn(child.command, environment, log)
         try:
             created_at = created(psutil.Process(process.pid))
             threading.Thread(target=lambda: self._on_end(child.name, process.wait()), daemon=True).start()
@@ -169,9 +174,9 @@ class ProcessRunner:
         _logger.info("%s has been started: pid %d", child.name, process.pid)
 
     def keep_spare(self) -> None:
-        """Keep a spare for the next process that is started, if possible. Without it starts only take longer. Workers are warm
-        themselves."""
-        if self._workers is not None:
+        """Keep a spare for the next process that is started, if possible. Without it starts only take longer. Workers that have
+        joined are started elsewhere."""
+        if isinstance(self._workers, JoinedWorkers):
             return
         try:
             self._spare.keep()
@@ -190,8 +195,14 @@ class ProcessRunner:
                 command, env=environment, stdin=stdin, stdout=output, stderr=output, start_new_session=True
             )
 
-    def _spawn_worker(self, name: str, command: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
-        return self._spawn((sys.executable, *command), {}, self._output(name), stdin)
+    def _spawn_worker(self, name: str, command: Sequence[str]) -> Started:
+        """Start a worker, or let the spare become it."""
+        command, log = (sys.executable, *command), self._output(name)
+        return self._spare.become(command, {}, log) or self._spawn_with_channel(command, log)
+
+    def _spawn_with_channel(self, command: Sequence[str], log: Path) -> Started:
+        """Start a process whose stdin is a socket."""
+        return start_with_channel(lambda stdin: self._spawn(command, {}, log, stdin))
 
     def _send(self, name: str, number: signal.Signals) -> None:
         """Send a process a signal, if it runs."""

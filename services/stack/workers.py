@@ -1,7 +1,7 @@
 """The workers of a supervisor: processes that run many roles each (services.worker.worker, spark_jobs.application).
 
 They are started when the first role needs one. A worker that ends takes its roles with it: each is reported as ended, and the
-supervisor starts it in another worker, which is warm; its replacement starts meanwhile.
+supervisor starts it in another worker, which is warm; its replacement is the spare (services.stack.spare), if there is one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import psutil
 
 from deployment.placement import choose_worker
 from deployment.supervision import Child
+from services.stack.channel import Started
 from services.stack.state import created
 
 _logger = logging.getLogger("boreal.supervisor")
@@ -46,12 +47,12 @@ class Workers:
         self,
         names: Sequence[str],
         module: str,
-        spawn: Callable[[str, Sequence[str], int], subprocess.Popen[bytes]],
+        spawn: Callable[[str, Sequence[str]], Started],
         on_end: Callable[[str, int], None],
         has_rows: Callable[[str], bool] = lambda role: False,
     ) -> None:
-        """module: what each runs. spawn(name, command, stdin): starts a process. on_end(role, exit code): called, in any
-        thread, when a role has ended. has_rows(role): whether it has any at present."""
+        """module: what each runs. spawn(name, command): starts a process, with a socket as its stdin. on_end(role, exit code):
+        called, in any thread, when a role has ended. has_rows(role): whether it has any at present."""
         self._names = names
         self._module = module
         self._spawn = spawn
@@ -117,10 +118,8 @@ class Workers:
                 self._begin(name)
 
     def _begin(self, name: str) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = self._spawn(name, ("-m", self._module, name), theirs.fileno())
-        worker = _Worker(name, process, created(psutil.Process(process.pid)), ours)
+        process, channel = self._spawn(name, ("-m", self._module, name))
+        worker = _Worker(name, process, created(psutil.Process(process.pid)), channel)
         with self._lock:
             self._workers[name] = worker
         try:
@@ -174,7 +173,7 @@ class Workers:
 
 def role_workers(
     count: int,
-    spawn: Callable[[str, Sequence[str], int], subprocess.Popen[bytes]],
+    spawn: Callable[[str, Sequence[str]], Started],
     on_end: Callable[[str, int], None],
     has_rows: Callable[[str], bool] = lambda role: False,
 ) -> Workers:

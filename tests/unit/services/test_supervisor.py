@@ -392,6 +392,25 @@ def test_a_spare_becomes_the_next_process_of_a_query_and_no_other(
     assert children() == []
 
 
+def test_a_spare_becomes_the_next_worker_which_hears_what_was_said_meanwhile(
+    children: Callable[[], list[psutil.Process]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOREAL_SITES__A__BOOTSTRAP", "127.0.0.1:1")
+    ended: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+    runner = ProcessRunner(settings(tmp_path), False, lambda name, code: ended.put((name, code)), workers=1)
+    runner.keep_spare()
+    [spare] = children()
+    # All of it is said before the spare has imported anything. The record lacks its query, so that the role fails at once.
+    for name in ("egress.q.z", "egress.other.z"):
+        runner.start(Child(name, "egress", "q", EGRESS.command, record=QueryRecord("q", {}, 1)))
+        assert runner.pid(name) == spare.pid
+    assert children() == [spare]
+    assert {ended.get(timeout=PATIENCE_S) for _ in range(2)} == {("egress.q.z", 1), ("egress.other.z", 1)}
+    assert "egress.q.z failed" in (tmp_path / "logs" / "worker.0.log").read_text()
+    runner.close()
+    assert children() == []
+
+
 def test_without_a_spare_or_with_a_dead_one_a_process_is_started_as_ever(
     ended: queue.SimpleQueue[tuple[str, int]], children: Callable[[], list[psutil.Process]], tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from deployment.supervision import Child
 from services.hosting.connections import Connections
 from services.hosting.process import EXIT_FAILED, EXIT_STOPPED, StopSignal
 from services.kafka.settings import KafkaSettings, ServiceSettings
+from services.stack.channel import Started, start_with_channel
 from services.stack.workers import role_workers
 from services.worker import role_threads
 from services.worker.worker import Worker
@@ -197,10 +198,11 @@ class Pool:
             self.count, self._spawn, lambda name, code: self.ended.put((name, code)), lambda role: role in self.with_rows
         )
 
-    def _spawn(self, name: str, command: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
+    def _spawn(self, name: str, command: Sequence[str]) -> Started:
         program = PLAYED_WORKER.format(root=str(Path.cwd()))
-        self.spawned.append(subprocess.Popen([sys.executable, "-c", program], stdin=stdin))
-        return self.spawned[-1]
+        started = start_with_channel(lambda stdin: subprocess.Popen([sys.executable, "-c", program], stdin=stdin))
+        self.spawned.append(started[0])
+        return started
 
     def start(self, kind: str, query: str, part: str) -> str:
         name = f"{kind}.{query}.{part}"
