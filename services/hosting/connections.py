@@ -88,7 +88,9 @@ class Connections:
         self._client_id = client_id
         self.logs = LogClients(self.clusters, log_pace)
         """The clients that write and search logs."""
-        self._paths = {site: LogPath.to(cluster, self.logs.local[site]) for site, cluster in self.clusters.items()}
+        self._paths = {
+            site: LogPath.to(cluster, self.logs.local[site], self.logs.ends[site]) for site, cluster in self.clusters.items()
+        }
         self._stream_paths: dict[str, LogPath] = {}
         self._topics = {site: _topic_clients(cluster) for site, cluster in self.clusters.items()}
         self.controls = {site: ControlDesk(cluster, self.load.degree) for site, cluster in self.clusters.items()}

@@ -28,13 +28,13 @@ from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, Start
 from formats.frame_records import encode_record
 from logs.index import Index
 from logs.log import ControlFrame, TrimmedError
-from logs.restart import holds
 from services.kafka.clusters import RECORD_BYTES, Cluster, knows_topic
 from services.storage.log_clients import AppendRefusedError, LogClients, SiteClients
-from services.storage.log_partition import LogPartition, WrittenRecord
+from services.storage.log_ends import RECENT
+from services.storage.log_partition import LOOK_BEHIND, LogPartition, WrittenRecord
 
-WINDOW_FRAMES = 1024
-"""Minimum size of the window at the end of a log."""
+WINDOW_FRAMES = RECENT - LOOK_BEHIND
+"""Minimum size of the window at the end of a log. All of it is read as the log is opened."""
 INDEXED_FRAMES = 1 << 17
 """Maximum size of the window; when it is reached, the older half is dropped."""
 UNACKNOWLEDGED_BYTES = 64 << 20
@@ -124,15 +124,15 @@ class KafkaLog:
         self._read_window: _Window | None = None
         self._history_us = history_us
         self._history_start, self._look_at = 0, 0.0
-        with site.consumers.lend() as consumer:
-            self._partition = LogPartition(consumer, log, topic)
-            self._start, self._opened_at = self._partition.bounds()
+        self._partition = LogPartition(log, topic)
+        opened = site.ends.of(log, topic)
+        self._start, self._opened_at = opened.start, opened.end
+        self._partition.recall(opened.records)
 
     @contextmanager
     def _reading(self) -> Iterator[LogPartition]:
         """The log's partition, to be read by this thread alone."""
-        with self._searching, self._site.consumers.lend() as consumer:
-            self._partition.use(consumer)
+        with self._searching, self._site.ends.reading(self._partition):
             yield self._partition
 
     @property
@@ -145,6 +145,7 @@ class KafkaLog:
                 try:
                     with self._reading() as partition:
                         index, sizes = partition.index(base, self._opened_at, self._start)
+                        partition.forget()
                 except TrimmedError as error:
                     if error.start >= self._opened_at:
                         raise  # nothing is left of what the log held when it was opened
@@ -152,7 +153,7 @@ class KafkaLog:
                     continue
                 if base == self._start or index.anchor is not None:
                     self._read_window = _Window(index, deque(sizes), sum(sizes))
-                count *= 2
+                count *= 4
             return self._read_window
 
     @property
@@ -528,7 +529,7 @@ class KafkaLogStore:
         failure: KafkaError | None = None
         for log in logs:
             try:
-                if holds(self.open(log), first_id):
+                if self._sites[self._places.site_of(log)].ends.holds(log, self._places.topic_of(log), first_id):
                     return True
             except KafkaError as error:
                 failure = error

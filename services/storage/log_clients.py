@@ -25,7 +25,7 @@ from services.kafka.clusters import Cluster, close_producer, silence_producer, u
 from services.kafka.gathering import FEW_LOGS, GatherPace
 from services.kafka.row_producers import KafkaPythonRows, RowProducer
 from services.storage.local_logs import LocalLogs
-from services.storage.reading_consumers import ReadingConsumers
+from services.storage.log_ends import LogEnds
 
 BATCH_BYTES = 256 << 10
 """The size of a request to Kafka: records that wait for an earlier request go together."""
@@ -58,16 +58,24 @@ class AppendRefusedError(BorealError):
 class SiteClients:
     """The clients with which one process reads and writes the logs of one site, and writes q.out; created on first use."""
 
-    def __init__(self, cluster: Cluster, gathering: GatherPace | None = None, local: LocalLogs | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        gathering: GatherPace | None = None,
+        local: LocalLogs | None = None,
+        ends: LogEnds | None = None,
+    ) -> None:
         """gathering: of the logs of the process; None: what logs with rows append is not gathered. local: hands what is written
-        to those who read it in this process; None: nobody does."""
+        to those who read it in this process; None: nobody does. ends: of the site's logs, which the process shares; None: its
+        own."""
         self._cluster = cluster
         self.local = local or LocalLogs()
         """Takes what Kafka has confirmed."""
         self.gathering = gathering or GatherPace(FEW_LOGS)
         """Whether what logs append is gathered."""
-        self.consumers = ReadingConsumers(cluster)
-        """With which logs are searched."""
+        self.ends = ends or LogEnds(cluster)
+        """Looks at the ends of logs, and lends what searches them."""
+        self._has_own_ends = ends is None
         self.making = threading.RLock()
         """Each client is made once: with two producers, frames of a log would change places."""
         self.gathered = GatheredLogs(cluster.site)
@@ -129,7 +137,8 @@ class SiteClients:
 
     def close(self) -> None:
         self.gathered.close()
-        self.consumers.close()
+        if self._has_own_ends:
+            self.ends.close()
         for producer in (*self._log_producers, self.__dict__.get("row_producer")):
             if producer is not None and not isinstance(producer, KafkaPythonRows):  # which is the first one
                 close_producer(producer, 2)
@@ -147,6 +156,8 @@ class LogClients:
         self._clusters = clusters
         self.local = {site: LocalLogs() for site in clusters}
         """By site: hand what is written to those who read it in this process."""
+        self.ends = {site: LogEnds(cluster) for site, cluster in clusters.items()}
+        """By site: look at the ends of logs."""
         self._gathering = gathering
         self._lock = threading.Lock()
         self._shared: dict[str, SiteClients] = {}
@@ -185,6 +196,8 @@ class LogClients:
         with self._lock:
             shared, self._shared = list(self._shared.values()), {}
         _close(shared)
+        for ends in self.ends.values():
+            ends.close()
 
     def _of(self, site: str) -> SiteClients:
         if site not in self._shared:
@@ -192,7 +205,7 @@ class LogClients:
         return self._shared[site]
 
     def _make(self, site: str) -> SiteClients:
-        return SiteClients(self._clusters[site], self._gathering, self.local[site])
+        return SiteClients(self._clusters[site], self._gathering, self.local[site], self.ends[site])
 
 
 def _close(clients: Iterable[SiteClients]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from kafka.errors import KafkaTimeoutError, OffsetOutOfRangeError
 from boreal.model import codec
 from boreal.model.codec import DataHead
 from boreal.model.errors import CorruptError, ProtocolError
-from boreal.model.frames import Frame, LogId, Start
+from boreal.model.frames import Boundary, Frame, LogId, Start
 from formats.frame_records import Headers, incarnation_of, next_id_of
 from logs.index import Index
 from logs.log import TrimmedError
@@ -35,7 +35,6 @@ FIRST_WINDOW = 1_024
 """How many records `windows` begins with."""
 LOOK_BEHIND = 16
 """Among so many frames before a place are a START, which shows which frames are a zombie's (R25), and a boundary."""
-_RECENT = 64
 _POLL_MS = 200
 _LEAST_FETCH_BYTES = 16 << 10
 
@@ -131,24 +130,38 @@ class FetchSize:
 class LogPartition:
     """A log's records, read from any offset. Its consumer may be shared with other logs, if they use it in turn.
 
-    All methods raise KafkaTimeoutError if Kafka does not answer for PATIENCE_S, and CorruptError for a record that is not a
-    frame.
+    All methods but `recall` and `forget` raise KafkaTimeoutError if Kafka does not answer for PATIENCE_S, and CorruptError for
+    a record that is not a frame.
     """
 
-    def __init__(self, consumer: KafkaConsumer, log: LogId, topic: str) -> None:
+    def __init__(self, log: LogId, topic: str, consumer: KafkaConsumer | None = None) -> None:
+        """consumer: None: `use` says later where to get one."""
         self.log = log
         self.place = TopicPartition(topic, log.partition)
         self.offset = 0
         """Offset of the record that `poll` reads next, or could not read."""
-        self._consumer = consumer
-        self._size = FetchSize(consumer)
+        self._lent = consumer
+        self._lend: Callable[[], KafkaConsumer] | None = None
+        self._sizes: FetchSize | None = None
         # The last records, where most searches end: one fetch for all, instead of one per step of the search.
         self._recent: dict[int, LogRecord] = {}
 
-    def use(self, consumer: KafkaConsumer) -> None:
-        """Read with this consumer from now on."""
-        if consumer is not self._consumer:
-            self._consumer, self._size = consumer, FetchSize(consumer)
+    def use(self, lend: Callable[[], KafkaConsumer]) -> None:
+        """Read with another consumer from now on. lend: gives it, as soon as one is needed."""
+        self._lend, self._lent, self._sizes = lend, None, None
+
+    @property
+    def _consumer(self) -> KafkaConsumer:
+        if self._lent is None:
+            assert self._lend is not None, f"{self.place} has no consumer"
+            self._lent = self._lend()
+        return self._lent
+
+    @property
+    def _size(self) -> FetchSize:
+        if self._sizes is None:
+            self._sizes = FetchSize(self._consumer)
+        return self._sizes
 
     def bounds(self) -> tuple[int, int]:
         """The first retained offset, and the offset of the next record."""
@@ -161,17 +174,28 @@ class LogPartition:
     @property
     def known_end(self) -> int:
         """The end of the log as of the last fetch; 0 before the first."""
-        return self._consumer.highwater(self.place) or 0
+        return (self._lent.highwater(self.place) or 0) if self._lent is not None else 0
 
-    def recall(self, start: int, stop: int) -> None:
-        """Read the last records before `stop`, and cache them for the following searches."""
-        self.forget()
-        for records in self.read(max(start, stop - _RECENT), stop):
-            self._recent.update((record.offset, record) for record in records)
+    def recall(self, records: Sequence[LogRecord]) -> None:
+        """Take these, which were read before, for what the log holds: they are not read again."""
+        self._recent = {record.offset: record for record in records}
 
     def forget(self) -> None:
-        """Clear the cache of `recall`."""
+        """Read again what was recalled."""
         self._recent = {}
+
+    def is_calm_before(self, stop: int) -> bool:
+        """Whether what was recalled shows that the log is calm up to an offset: all of the last records are stable boundaries
+        of one incarnation, and the writer is in no hurry. Then nothing tentative is left, and to a reader that has all stable
+        rows the last boundary says all that those before it have said."""
+        try:
+            heads = [self.head(self._recent[offset]) for offset in range(stop - LOOK_BEHIND, stop)]
+        except KeyError:
+            return False
+        are_stable = all(isinstance(head, Boundary) and not head.tentative for head in heads)
+        newest = max(record.incarnation for record in self._recent.values())
+        last = heads[-1]
+        return are_stable and heads[0].origin.incarnation >= newest and isinstance(last, Boundary) and last.pause > 0
 
     def offset_since(self, time_ms: int) -> int | None:
         """The first offset whose record was written at `time_ms` of the wall clock or later; None if there is none."""

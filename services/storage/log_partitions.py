@@ -35,4 +35,4 @@ class LogPartitions:
         site = self._places.site_of(log)
         if site not in self._consumers:
             self._consumers[site] = self._stack.enter_context(closing(make_log_consumer(self._clusters[site])))
-        return LogPartition(self._consumers[site], log, self._places.topic_of(log))
+        return LogPartition(log, self._places.topic_of(log), self._consumers[site])

@@ -23,7 +23,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -40,6 +40,7 @@ from reconcile.events import Frames, Read, ReadDone, Tail
 from services.kafka.clusters import Cluster, log_retry
 from services.storage.local_logs import LocalLogs, Written
 from services.storage.log_consumers import LogConsumers
+from services.storage.log_ends import FRESH_S, LogEnds, next_stable_id
 from services.storage.log_partition import Fence, LogPartition, LogRecord, make_log_consumer
 from services.storage.shared_reader import FEW_RECORDS, MANY_RECORDS, CalmReaders, LogFetch
 
@@ -116,15 +117,19 @@ class LogPath:
     """Read each of the others."""
     local: LocalLogs
     """Hand on those that this process writes itself."""
+    ends: LogEnds
+    """Look at their ends."""
 
     @staticmethod
-    def to(cluster: Cluster, local: LocalLogs | None = None) -> LogPath:
-        """The path to the logs of a site. local: of those who write them in this process; None if nobody does."""
-        return LogPath(cluster, CalmReaders(cluster), LogConsumers(cluster), local or LocalLogs())
+    def to(cluster: Cluster, local: LocalLogs | None = None, ends: LogEnds | None = None) -> LogPath:
+        """The path to the logs of a site. local: of those who write them in this process; None if nobody does. ends: None: its
+        own."""
+        return LogPath(cluster, CalmReaders(cluster), LogConsumers(cluster), local or LocalLogs(), ends or LogEnds(cluster))
 
     def close(self) -> None:
         self.calm.close()
         self.consumers.close()
+        self.ends.close()
 
 
 class LogReaders:
@@ -328,6 +333,7 @@ class _LogFollower(_Worker):
         self._on_begun = on_begun
         self._shared = path.calm.choose(gather_us())
         self._local = path.local
+        self._ends = path.ends
         self._gather_us = gather_us
         self._log = log
         self._topic = topic
@@ -342,6 +348,8 @@ class _LogFollower(_Worker):
         self._has_joined = False
         self._is_shared = False
         self._is_local = False
+        self._began_calm = False
+        """Whether the log was calm as it began, and nothing of it was missing."""
         self._has_left = False
         """Whether the thread of its own has ended, or is about to, since others read the log."""
         self.has_begun = False
@@ -434,8 +442,10 @@ class _LogFollower(_Worker):
     # The thread
 
     def work(self) -> None:
-        with self._consumers.lend() as consumer:
-            self._work(LogPartition(consumer, self._log, self._topic))
+        with ExitStack() as stack:
+            partition = LogPartition(self._log, self._topic)
+            partition.use(lambda: stack.enter_context(self._consumers.lend()))
+            self._work(partition)
 
     def _work(self, partition: LogPartition) -> None:
         try:
@@ -450,12 +460,19 @@ class _LogFollower(_Worker):
             self._refuse(UnreadableRecord(self._log, partition.offset, error))
 
     def _begin(self, partition: LogPartition) -> None:
-        start, end = partition.bounds()
-        partition.recall(start, end)
-        next_stable_id = partition.one(end - 1).next_id if end > start else 0
-        self._position = partition.offset_after(self._needed - 1, start, end, next_stable_id)
-        self._fence = Fence(partition.incarnation_before(self._position, start))
-        self._noted_end = self._end = end
+        for age_s in (FRESH_S, 0.0):
+            found = self._ends.of(self._log, self._topic, age_s)
+            partition.recall(found.records)
+            next_id = next_stable_id(partition, found)
+            if self._needed <= next_id:
+                break
+        is_calm = self._needed == next_id and partition.is_calm_before(found.end)
+        self._position = (
+            found.end - 1 if is_calm else partition.offset_after(self._needed - 1, found.start, found.end, next_id)
+        )
+        self._fence = Fence(partition.incarnation_before(self._position, found.start))
+        self._noted_end = self._end = found.end
+        self._began_calm = is_calm
 
     def _catch_up(self, partition: LogPartition) -> None:
         """Deliver up to the noted end; hold back tentative frames, since they may be revoked."""
@@ -488,6 +505,11 @@ class _LogFollower(_Worker):
         """Deliver what comes, until the shared reader does."""
         assert self._position is not None
         partition.forget()
+        if self._began_calm:
+            self._began_calm = False
+            self._share(at_once=self._gather_us() > 0)
+            if self._leaves():
+                return
         partition.seek(self._position)
         calm_since = time.monotonic()
         while not self._leaves():
@@ -508,12 +530,13 @@ class _LogFollower(_Worker):
             self._has_left = self._is_shared
             return self._has_left or self.stopping.is_set()
 
-    def _share(self) -> None:
-        """Let others read the log for it: who writes it in this process, or who reads all calm logs."""
+    def _share(self, at_once: bool = False) -> None:
+        """Let others read the log for it: who writes it in this process, or who reads all calm logs. at_once: it does not read
+        until they do, which is half a second later at most."""
         with self._flow:
             if self._join_local():
                 return
-            self._has_joined = True
+            self._has_joined, self._is_shared = True, self._is_shared or at_once
         self._shared.join(self, self._place)
 
     def _take(
@@ -830,7 +853,7 @@ class _ReadWorker(_Worker):
                 self._current = self._asked.get()
 
     def _answer(self, consumer: KafkaConsumer, read: Read) -> ReadDone | LogGap | UnreadableRecord:
-        partition = LogPartition(consumer, read.log, self._places.topic_of(read.log))
+        partition = LogPartition(read.log, self._places.topic_of(read.log), consumer)
         needed = read.after_id + 1
         try:
             return ReadDone(read.log, read.token, tuple(self._items(partition, read)))

@@ -20,6 +20,7 @@ from logs.memory_log import MemoryLog
 from services.kafka.topics import TopicSpec, ensure
 from services.stack.servers import KafkaServer
 from services.storage import kafka_log as kafka_module
+from services.storage import log_ends
 from services.storage.kafka_log import KafkaLog, KafkaLogStore
 from services.storage.log_clients import AppendRefusedError
 from services.storage.log_partition import LogPartition, LogRecord
@@ -159,8 +160,9 @@ def test_a_zombie_is_fenced_by_the_next_life(topic: Topic, store: KafkaLogStore)
 
 
 def test_a_log_that_is_trimmed_after_it_was_opened_and_before_it_is_read_begins_later(
-    topic: Topic, store: KafkaLogStore
+    topic: Topic, store: KafkaLogStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(log_ends, "RECENT_BYTES", 0)
     log = store.open(LOG)
     for frame in (start(1), data(0, 3), boundary(3), data(3, 3), boundary(6), data(6, 3), boundary(9)):
         log.append(frame)

@@ -240,7 +240,7 @@ def test_a_log_is_read_through_a_link_that_takes_longer_for_a_fetch_than_a_reque
     monkeypatch.setattr(clusters, "REQUEST_TIMEOUT_MS", 1_000)
     settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)}, proxies={"a": link.url})
     with closing(make_log_consumer(Cluster("a", settings, "test"))) as consumer:
-        partition = LogPartition(consumer, LOG, fresh_name)
+        partition = LogPartition(LOG, fresh_name, consumer)
         assert partition.bounds() == (0, len(frames))
         link.narrow(700_000)
         found = [record for records in partition.read(0, len(frames)) for record in records]

@@ -24,6 +24,7 @@ from services.storage.kafka_log import KafkaLog, KafkaLogStore
 from services.storage.local_logs import LocalLogs
 from services.storage.log_clients import LogClients
 from services.storage.log_consumers import LogConsumers
+from services.storage.log_ends import LogEnds
 from services.storage.log_partition import make_log_consumer
 from services.storage.log_reader import EVENT_FRAMES, LogGap, LogPath, LogReader, ReaderFailure, UnreadableRecord
 from services.storage.shared_reader import FEW_RECORDS, MANY_RECORDS, CalmReaders, LogFetch
@@ -74,15 +75,15 @@ def inbox(topic: Topic, calm_s: float) -> Iterator[Inbox]:
 
 
 def path_of(topic: Topic, shared: CalmReaders, local: LocalLogs | None = None) -> LogPath:
-    return LogPath(topic.cluster, shared, LogConsumers(topic.cluster), local or LocalLogs())
+    return LogPath(topic.cluster, shared, LogConsumers(topic.cluster), local or LocalLogs(), LogEnds(topic.cluster))
 
 
 @contextmanager
 def reading(topic: Topic, calm_s: float = ALONE) -> Iterator[Inbox]:
     """An inbox and its reader."""
     inbox = Inbox()
-    with closing(CalmReaders(topic.cluster, calm_s)) as shared:
-        inbox.reader = LogReader(path_of(topic, shared), topic, inbox.events.put, TAIL_US)
+    with closing(path_of(topic, CalmReaders(topic.cluster, calm_s))) as path:
+        inbox.reader = LogReader(path, topic, inbox.events.put, TAIL_US)
         with closing(inbox):
             yield inbox
 

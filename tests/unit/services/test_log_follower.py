@@ -22,7 +22,8 @@ class Follower(_LogFollower):
         self.running: list[threading.Thread] = []
         self.may_look = threading.Semaphore(0)
         shared = SimpleNamespace(leave=lambda member, place: None)
-        path = SimpleNamespace(consumers=None, calm=SimpleNamespace(choose=lambda gather_us: shared), local=LocalLogs())
+        calm = SimpleNamespace(choose=lambda gather_us: shared)
+        path = SimpleNamespace(consumers=None, calm=calm, local=LocalLogs(), ends=None)
         super().__init__(cast(LogPath, path), LOG, "q.log", -1, lambda event: None, lambda: None, lambda: 0)
         self._position, self._has_joined = 0, True
 

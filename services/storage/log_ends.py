@@ -1,0 +1,138 @@
+"""What the ends of a site's logs hold: asked once for all roles of a process that want to know at one moment.
+
+A role that begins looks at the end of each log that it reads twice: whether the log still has the rows that it needs, and where
+its reader begins. Roles that read the same logs often begin together. So what was found is kept for a moment. Whoever is told
+what was so a moment ago is as one who asked then, and has been slow since.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from kafka import TopicPartition
+
+from boreal.model.errors import CorruptError, ProtocolError
+from boreal.model.frames import LogId
+from logs.log import TrimmedError
+from services.kafka.clusters import Cluster
+from services.storage.log_partition import LogPartition, LogRecord
+from services.storage.reading_consumers import ReadingConsumers
+
+FRESH_S = 1.0
+"""How old the answer may be that one who begins to read is given."""
+RECENT = 64
+"""So many records at the end of a log are kept, where most searches end."""
+RECENT_BYTES = 256 << 10
+"""Not more of them than this, but the last one."""
+MOST_KEPT = 256
+"""The ends of so many logs are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """What the end of a log held when it was asked for."""
+
+    asked_at: float
+    """When that was, by `time.monotonic()`."""
+    start: int
+    """The first offset."""
+    end: int
+    """The offset of the next record."""
+    records: tuple[LogRecord, ...]
+    """The last records, up to `end`; none if they are damaged, or trimmed meanwhile: who reads them will find out."""
+
+
+class LogEnds:
+    """See the module's header. All methods may be called from any thread. They raise KafkaError if Kafka does not answer."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.consumers = ReadingConsumers(cluster)
+        """With which the logs of the site are searched."""
+        self._changed = threading.Condition()
+        self._asking: set[TopicPartition] = set()
+        self._known: dict[TopicPartition, LogEnd] = {}
+
+    @contextmanager
+    def reading(self, partition: LogPartition) -> Iterator[LogPartition]:
+        """A partition that only this thread uses, with a consumer as soon as it needs one."""
+        with ExitStack() as stack:
+            partition.use(lambda: stack.enter_context(self.consumers.lend()))
+            yield partition
+
+    def of(self, log: LogId, topic: str, age_s: float = 0.0) -> LogEnd:
+        """The end of a log. age_s: an answer may be so old; 0: it is asked for now."""
+        place, since = TopicPartition(topic, log.partition), time.monotonic() - age_s
+        with self._changed:
+            self._changed.wait_for(lambda: place not in self._asking)
+            known = self._known.get(place)
+            if known is not None and known.asked_at >= since:
+                return known
+            self._asking.add(place)
+        found: LogEnd | None = None
+        try:
+            with self.reading(LogPartition(log, topic)) as partition:
+                found = _ask(partition)
+        finally:
+            with self._changed:
+                self._asking.discard(place)
+                if found is not None:
+                    self._keep(place, found)
+                self._changed.notify_all()
+        return found
+
+    def holds(self, log: LogId, topic: str, first_id: int) -> bool:
+        """Whether a log still holds the stable rows from an id on. A log that has not reached the id is not the log of that id:
+        its topic was created again, or a broker lost its end. Its next rows would wrongly be taken for known ones."""
+        for age_s in (FRESH_S, 0.0):
+            found = self.of(log, topic, age_s)
+            with self.reading(LogPartition(log, topic)) as partition:
+                partition.recall(found.records)
+                next_id = next_stable_id(partition, found)
+                if first_id <= next_id:
+                    return _reaches(partition, found, first_id, next_id)
+        return False
+
+    def close(self) -> None:
+        self.consumers.close()
+
+    def _keep(self, place: TopicPartition, found: LogEnd) -> None:
+        """Call with the lock."""
+        self._known.pop(place, None)  # so that the oldest one is the first
+        self._known[place] = found
+        while len(self._known) > MOST_KEPT:
+            del self._known[next(iter(self._known))]
+
+
+def next_stable_id(partition: LogPartition, found: LogEnd) -> int:
+    """The next stable id of a log, as of its end."""
+    return partition.one(found.end - 1).next_id if found.end > found.start else 0
+
+
+def _ask(partition: LogPartition) -> LogEnd:
+    asked_at = time.monotonic()
+    start, end = partition.bounds()
+    try:
+        records = [record for records in partition.read(max(start, end - RECENT), end) for record in records]
+    except (TrimmedError, CorruptError, ProtocolError):
+        records = []
+    return LogEnd(asked_at, start, end, _few(records))
+
+
+def _few(records: Sequence[LogRecord]) -> tuple[LogRecord, ...]:
+    """The last of these that are small enough together."""
+    first, nbytes = len(records), 0
+    while first > 0 and (nbytes := nbytes + len(records[first - 1].value)) <= RECENT_BYTES:
+        first -= 1
+    return tuple(records[min(first, len(records) - 1) :]) if records else ()
+
+
+def _reaches(partition: LogPartition, found: LogEnd, first_id: int, next_id: int) -> bool:
+    try:
+        partition.offset_after(first_id - 1, found.start, found.end, next_id)
+    except TrimmedError:
+        return False
+    return True
