@@ -18,6 +18,7 @@ from services.source.incarnation import SourceIncarnation
 from services.source.user_topic import UserTopic
 from services.storage.kafka_log import KafkaLog
 from services.storage.local_logs import LocalLogs
+from services.storage.log_ends import LogEnd, LogEnds
 from services.storage.log_reader import LogReader, LogReaders
 from simulation.mutants.registry import MUTANTS_BY_MODULE, Mutant, Patch, mutant
 
@@ -169,6 +170,16 @@ def stable_before_out(patch: Patch) -> None:
         return send
 
     patch(OutTopic, "_send", make)
+
+
+@mutant
+def old_end_is_good_enough(patch: Patch) -> None:
+    """Where a log ended once is taken for where it ends."""
+
+    def make(original: Callable[..., LogEnd]) -> Callable[..., LogEnd]:
+        return lambda self, log, topic, age_s=0.0: original(self, log, topic, 3_600.0)
+
+    patch(LogEnds, "of", make)
 
 
 # Which only seeds show whose workers have joined their sites: roles move there

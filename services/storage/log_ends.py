@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from kafka import TopicPartition
@@ -19,7 +19,7 @@ from boreal.model.errors import CorruptError, ProtocolError
 from boreal.model.frames import LogId
 from logs.log import TrimmedError
 from services.kafka.clusters import Cluster
-from services.storage.log_partition import LogPartition, LogRecord
+from services.storage.log_partition import LogPartition, LogRecord, NotRecalledError
 from services.storage.reading_consumers import ReadingConsumers
 
 FRESH_S = 1.0
@@ -34,7 +34,8 @@ MOST_KEPT = 256
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """What the end of a log held when it was asked for."""
+    """What the end of a log held when it was asked for. Later it is good for who needs no other records: what is before them
+    may be trimmed by then, and what came since is missing."""
 
     asked_at: float
     """When that was, by `time.monotonic()`."""
@@ -44,6 +45,11 @@ class LogEnd:
     """The offset of the next record."""
     records: tuple[LogRecord, ...]
     """The last records, up to `end`; none if they are damaged, or trimmed meanwhile: who reads them will find out."""
+
+    @property
+    def first_recalled(self) -> int:
+        """Offset of the first of them."""
+        return self.end - len(self.records)
 
 
 class LogEnds:
@@ -87,14 +93,13 @@ class LogEnds:
     def holds(self, log: LogId, topic: str, first_id: int) -> bool:
         """Whether a log still holds the stable rows from an id on. A log that has not reached the id is not the log of that id:
         its topic was created again, or a broker lost its end. Its next rows would wrongly be taken for known ones."""
-        for age_s in (FRESH_S, 0.0):
-            found = self.of(log, topic, age_s)
-            with self.reading(LogPartition(log, topic)) as partition:
-                partition.recall(found.records)
-                next_id = next_stable_id(partition, found)
-                if first_id <= next_id:
-                    return _reaches(partition, found, first_id, next_id)
-        return False
+        partition = LogPartition(log, topic)
+        with suppress(NotRecalledError, TrimmedError):
+            if _holds(partition, self.of(log, topic, FRESH_S), first_id):
+                return True
+        found = self.of(log, topic)
+        with self.reading(partition):
+            return _holds(partition, found, first_id)
 
     def close(self) -> None:
         self.consumers.close()
@@ -130,7 +135,11 @@ def _few(records: Sequence[LogRecord]) -> tuple[LogRecord, ...]:
     return tuple(records[min(first, len(records) - 1) :]) if records else ()
 
 
-def _reaches(partition: LogPartition, found: LogEnd, first_id: int, next_id: int) -> bool:
+def _holds(partition: LogPartition, found: LogEnd, first_id: int) -> bool:
+    partition.recall(found.records)
+    next_id = next_stable_id(partition, found)
+    if first_id > next_id:
+        return False
     try:
         partition.offset_after(first_id - 1, found.start, found.end, next_id)
     except TrimmedError:

@@ -127,6 +127,10 @@ class FetchSize:
         return float(self._consumer.config["request_timeout_ms"]) / 1_000
 
 
+class NotRecalledError(Exception):
+    """A partition without a consumer lacks a record that is needed."""
+
+
 class LogPartition:
     """A log's records, read from any offset. Its consumer may be shared with other logs, if they use it in turn.
 
@@ -135,7 +139,7 @@ class LogPartition:
     """
 
     def __init__(self, log: LogId, topic: str, consumer: KafkaConsumer | None = None) -> None:
-        """consumer: None: `use` says later where to get one."""
+        """consumer: None: `use` says later where to get one. Until then NotRecalledError is raised where one is needed."""
         self.log = log
         self.place = TopicPartition(topic, log.partition)
         self.offset = 0
@@ -153,7 +157,8 @@ class LogPartition:
     @property
     def _consumer(self) -> KafkaConsumer:
         if self._lent is None:
-            assert self._lend is not None, f"{self.place} has no consumer"
+            if self._lend is None:
+                raise NotRecalledError(f"{self.place} has no consumer")
             self._lent = self._lend()
         return self._lent
 
@@ -204,6 +209,8 @@ class LogPartition:
 
     def read(self, offset: int, stop: int) -> Iterator[list[LogRecord]]:
         """The records from `offset` to before `stop`, as they arrive. Raises as `poll`."""
+        if offset >= stop:
+            return
         if offset in self._recent and stop - 1 in self._recent:
             yield [self._recent[place] for place in range(offset, stop)]
             return

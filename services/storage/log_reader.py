@@ -40,8 +40,8 @@ from reconcile.events import Frames, Read, ReadDone, Tail
 from services.kafka.clusters import Cluster, log_retry
 from services.storage.local_logs import LocalLogs, Written
 from services.storage.log_consumers import LogConsumers
-from services.storage.log_ends import FRESH_S, LogEnds, next_stable_id
-from services.storage.log_partition import Fence, LogPartition, LogRecord, make_log_consumer
+from services.storage.log_ends import FRESH_S, LogEnd, LogEnds, next_stable_id
+from services.storage.log_partition import Fence, LogPartition, LogRecord, NotRecalledError, make_log_consumer
 from services.storage.shared_reader import FEW_RECORDS, MANY_RECORDS, CalmReaders, LogFetch
 
 EVENT_FRAMES = 256
@@ -460,19 +460,29 @@ class _LogFollower(_Worker):
             self._refuse(UnreadableRecord(self._log, partition.offset, error))
 
     def _begin(self, partition: LogPartition) -> None:
-        for age_s in (FRESH_S, 0.0):
-            found = self._ends.of(self._log, self._topic, age_s)
-            partition.recall(found.records)
-            next_id = next_stable_id(partition, found)
-            if self._needed <= next_id:
-                break
-        is_calm = self._needed == next_id and partition.is_calm_before(found.end)
-        self._position = (
-            found.end - 1 if is_calm else partition.offset_after(self._needed - 1, found.start, found.end, next_id)
-        )
-        self._fence = Fence(partition.incarnation_before(self._position, found.start))
-        self._noted_end = self._end = found.end
-        self._began_calm = is_calm
+        known = self._ends.of(self._log, self._topic, FRESH_S)
+        try:
+            position, has_reached = self._find(known, LogPartition(self._log, self._topic))
+            is_known = has_reached and position >= known.first_recalled
+        except (NotRecalledError, TrimmedError):
+            is_known = False
+        if not is_known:
+            known = self._ends.of(self._log, self._topic)
+            position, _ = self._find(known, partition)
+        partition.recall(known.records)
+        self._position = position
+        self._noted_end = self._end = known.end
+
+    def _find(self, known: LogEnd, partition: LogPartition) -> tuple[int, bool]:
+        """Where to begin to read, as the log's end and what is before it say; and whether the log has reached that."""
+        partition.recall(known.records)
+        next_id = next_stable_id(partition, known)
+        self._began_calm = self._needed == next_id and partition.is_calm_before(known.end)
+        position = known.end - 1
+        if not self._began_calm:
+            position = partition.offset_after(self._needed - 1, known.start, known.end, next_id)
+        self._fence = Fence(partition.incarnation_before(position, known.start))
+        return position, self._needed <= next_id
 
     def _catch_up(self, partition: LogPartition) -> None:
         """Deliver up to the noted end; hold back tentative frames, since they may be revoked."""

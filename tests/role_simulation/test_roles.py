@@ -28,6 +28,7 @@ CAUGHT_AT: dict[str, int] = {
     "stable_end_is_not_read": 2,
     "stable_outside_its_transaction": 1,
     "stable_before_out": 1,
+    "old_end_is_good_enough": 1,
 }
 """A seed that shows each mutant."""
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from kafka import TopicPartition
-from kafka.errors import KafkaTimeoutError
+from kafka.errors import KafkaTimeoutError, OffsetOutOfRangeError
 
 from boreal.model.frames import Boundary, Data, Frame, LogId, Origin, Start, State, Undo
 from formats.frame_records import encode_record
@@ -36,6 +36,9 @@ def boundary(time: int, pause: int = 700_000, tentative: bool = False, incarnati
 def rows(first_id: int, count: int = 1, tentative: bool = False) -> Data:
     batch = pa.RecordBatch.from_pydict({"n": pa.array(range(count), pa.int64())})
     return Data(WRITER, 0, first_id, batch, tentative, ((1, 0),), 0)
+
+
+CALM = [boundary(time) for time in range(2, LOOK_BEHIND + 2)]
 
 
 class Kafka:
@@ -86,6 +89,8 @@ class Kafka:
 
     def poll(self, timeout_ms: int, max_records: int) -> dict[TopicPartition, list[Any]]:
         self.fetched += 1
+        if self._position < self.start:
+            raise OffsetOutOfRangeError({PLACE: self._position})
         found = self.records[self._position :][:max_records]
         self._position += len(found)
         return {PLACE: found}
@@ -190,14 +195,40 @@ def test_whether_a_log_holds_rows_is_decided_by_what_was_known_unless_it_lacks_t
     kafka.append(rows(1))
     assert ends.holds(LOG, "q.log", 2) and kafka.asked == 2  # as it was known, it had not reached that id
     assert not ends.holds(LOG, "q.log", 3)
-    kafka.start, kafka.records[:1] = 1, kafka.records[:1]
+    kafka.start = 2
     assert not ends_of(kafka).holds(LOG, "q.log", 0)
+
+
+@pytest.mark.parametrize("first", [rows(0), boundary(0)], ids=["a row", "no row"])
+def test_what_is_before_the_records_that_are_known_is_looked_for_in_the_log_as_it_is_now(first: Frame) -> None:
+    """It may be trimmed since then, though the rows that are needed are there, or are still to come."""
+    kafka = Kafka(first, *(boundary(time, pause=0) for time in range(1, MANY)))
+    ends = ends_of(kafka)
+    ends.of(LOG, "q.log")
+    kafka.start = RECENT
+    assert ends.holds(LOG, "q.log", kafka.next_id)
+    ends.of(LOG, "q.log")
+    kafka.start = RECENT + 1
+    follower = Followed(kafka, kafka.next_id - 1, ends=ends)
+    follower.settle()
+    assert follower.frames[0] == boundary(RECENT + 1, pause=0)
+    follower.stop()
+
+
+def test_a_reader_of_rows_that_were_not_known_yet_asks_again() -> None:
+    kafka = Kafka(rows(0), *CALM)
+    ends = ends_of(kafka)
+    ends.of(LOG, "q.log")
+    kafka.append(rows(1), *CALM)
+    follower = Followed(kafka, after_id=1, ends=ends)
+    follower.settle()
+    assert follower.frames == [CALM[-1]] and kafka.asked == 2
 
 
 class Followed(_LogFollower):
     """A follower of the log of a fake, and what it does."""
 
-    def __init__(self, kafka: Kafka, after_id: int, gather_us: int = 1) -> None:
+    def __init__(self, kafka: Kafka, after_id: int, gather_us: int = 1, ends: LogEnds | None = None) -> None:
         self.delivered: list[Any] = []
         self.joined: list[object] = []
         self.alone = 0
@@ -208,7 +239,7 @@ class Followed(_LogFollower):
             consumers=self,
             calm=SimpleNamespace(choose=lambda gather_us: shared),
             local=LocalLogs(),
-            ends=ends_of(kafka),
+            ends=ends or ends_of(kafka),
         )
         self._kafka = kafka
         super().__init__(
@@ -253,9 +284,6 @@ def test_one_that_is_to_read_alone_after_all_does_so_until_it_is_calm() -> None:
     assert wait(lambda: kafka.fetched > 1)
     assert follower._thread.is_alive() and follower.joined == [follower]
     follower.stop()
-
-
-CALM = [boundary(time) for time in range(2, LOOK_BEHIND + 2)]
 
 
 @pytest.mark.parametrize(
