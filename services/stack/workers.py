@@ -25,7 +25,7 @@ from services.stack.state import created
 
 _logger = logging.getLogger("boreal.supervisor")
 
-_URGENCY = {"egress": 0, "source": 1}
+_URGENCY = {"source": 0, "egress": 1}
 """The order in which roles begin anew, by kind; all others come later."""
 
 
@@ -157,8 +157,8 @@ class Workers:
             roles, worker.roles = worker.roles, {}
         if roles:
             _logger.warning("%s has ended (%d), with %s", worker.name, code, ", ".join(roles))
-        # They begin anew in this order. Clients wait for egresses and sources with rows; replicas have others that give results
-        # meanwhile.
+        # They begin anew in this order. Clients wait for sources and egresses with rows; replicas have others that give results
+        # meanwhile. All readers of a source that is away would come to a failure, and back.
         for role in sorted(roles, key=lambda role: (not self._has_rows(role), _URGENCY.get(roles[role].kind, len(_URGENCY)))):
             self._on_end(role, code)
 

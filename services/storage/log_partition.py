@@ -189,18 +189,18 @@ class LogPartition:
         """Read again what was recalled."""
         self._recent = {}
 
-    def is_calm_before(self, stop: int) -> bool:
-        """Whether what was recalled shows that the log is calm up to an offset: all of the last records are stable boundaries
-        of one incarnation, and the writer is in no hurry. Then nothing tentative is left, and to a reader that has all stable
-        rows the last boundary says all that those before it have said."""
+    def pause_before(self, stop: int) -> int | None:
+        """What the last record before an offset says, in microseconds (`Boundary.pause`), if it is a stable boundary and
+        nothing is left to be corrected: all of the last records, which were recalled, are stable boundaries or STARTs. To a
+        reader that has all stable rows it says all that they have said. None otherwise."""
         try:
             heads = [self.head(self._recent[offset]) for offset in range(stop - LOOK_BEHIND, stop)]
         except KeyError:
-            return False
-        are_stable = all(isinstance(head, Boundary) and not head.tentative for head in heads)
-        newest = max(record.incarnation for record in self._recent.values())
-        last = heads[-1]
-        return are_stable and heads[0].origin.incarnation >= newest and isinstance(last, Boundary) and last.pause > 0
+            return None
+        newest, last = max(record.incarnation for record in self._recent.values()), heads[-1]
+        are_firm = all(isinstance(head, Start) or (isinstance(head, Boundary) and not head.tentative) for head in heads)
+        is_valid = are_firm and isinstance(last, Boundary) and last.origin.incarnation >= newest
+        return last.pause if is_valid and isinstance(last, Boundary) else None
 
     def offset_since(self, time_ms: int) -> int | None:
         """The first offset whose record was written at `time_ms` of the wall clock or later; None if there is none."""

@@ -42,7 +42,7 @@ from services.storage.local_logs import LocalLogs, Written
 from services.storage.log_consumers import LogConsumers
 from services.storage.log_ends import FRESH_S, LogEnd, LogEnds, next_stable_id
 from services.storage.log_partition import Fence, LogPartition, LogRecord, NotRecalledError, make_log_consumer
-from services.storage.shared_reader import FEW_RECORDS, MANY_RECORDS, CalmReaders, LogFetch
+from services.storage.shared_reader import FETCH_WAIT_MS, FEW_RECORDS, MANY_RECORDS, CalmReaders, LogFetch
 
 EVENT_FRAMES = 256
 """Maximum number of frames in an event."""
@@ -348,8 +348,8 @@ class _LogFollower(_Worker):
         self._has_joined = False
         self._is_shared = False
         self._is_local = False
-        self._began_calm = False
-        """Whether the log was calm as it began, and nothing of it was missing."""
+        self._begins_shared = False
+        """Whether the log is calm and can wait as it begins, so that others read it from the first."""
         self._has_left = False
         """Whether the thread of its own has ended, or is about to, since others read the log."""
         self.has_begun = False
@@ -477,9 +477,10 @@ class _LogFollower(_Worker):
         """Where to begin to read, as the log's end and what is before it say; and whether the log has reached that."""
         partition.recall(known.records)
         next_id = next_stable_id(partition, known)
-        self._began_calm = self._needed == next_id and partition.is_calm_before(known.end)
+        pause_us = partition.pause_before(known.end) if self._needed == next_id else None
+        self._begins_shared = pause_us is not None and pause_us >= FETCH_WAIT_MS * 1_000 and self._gather_us() > 0
         position = known.end - 1
-        if not self._began_calm:
+        if pause_us is None:
             position = partition.offset_after(self._needed - 1, known.start, known.end, next_id)
         self._fence = Fence(partition.incarnation_before(position, known.start))
         return position, self._needed <= next_id
@@ -515,9 +516,9 @@ class _LogFollower(_Worker):
         """Deliver what comes, until the shared reader does."""
         assert self._position is not None
         partition.forget()
-        if self._began_calm:
-            self._began_calm = False
-            self._share(at_once=self._gather_us() > 0)
+        if self._begins_shared:
+            self._begins_shared = False
+            self._share(at_once=True)
             if self._leaves():
                 return
         partition.seek(self._position)

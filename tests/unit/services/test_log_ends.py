@@ -202,7 +202,7 @@ def test_whether_a_log_holds_rows_is_decided_by_what_was_known_unless_it_lacks_t
 @pytest.mark.parametrize("first", [rows(0), boundary(0)], ids=["a row", "no row"])
 def test_what_is_before_the_records_that_are_known_is_looked_for_in_the_log_as_it_is_now(first: Frame) -> None:
     """It may be trimmed since then, though the rows that are needed are there, or are still to come."""
-    kafka = Kafka(first, *(boundary(time, pause=0) for time in range(1, MANY)))
+    kafka = Kafka(first, *(boundary(time) for time in range(1, MANY)), rows(9, tentative=True))
     ends = ends_of(kafka)
     ends.of(LOG, "q.log")
     kafka.start = RECENT
@@ -211,7 +211,7 @@ def test_what_is_before_the_records_that_are_known_is_looked_for_in_the_log_as_i
     kafka.start = RECENT + 1
     follower = Followed(kafka, kafka.next_id - 1, ends=ends)
     follower.settle()
-    assert follower.frames[0] == boundary(RECENT + 1, pause=0)
+    assert follower.frames[0] == boundary(RECENT + 1)
     follower.stop()
 
 
@@ -267,12 +267,25 @@ def test_a_reader_of_a_calm_log_begins_at_its_last_boundary_and_needs_no_consume
     assert kafka.fetched == 1 and not follower._thread.is_alive()
 
 
-def test_one_that_cannot_wait_for_others_reads_a_calm_log_alone_at_first() -> None:
-    follower = Followed(Kafka(*(boundary(time) for time in range(MANY))), after_id=-1, gather_us=0)
+@pytest.mark.parametrize(("pause", "gather_us"), [(700_000, 0), (200_000, 1), (0, 1)])
+def test_one_that_cannot_wait_for_others_and_one_of_a_log_that_is_not_calm_read_alone_from_there(
+    pause: int, gather_us: int
+) -> None:
+    follower = Followed(Kafka(*(boundary(time, pause) for time in range(MANY))), after_id=-1, gather_us=gather_us)
     follower.settle()
-    assert wait(lambda: follower.joined == [follower]) and follower.alone == 1
-    assert follower.frames == [boundary(MANY - 1)]
+    assert wait(lambda: follower.alone == 1)
+    assert follower.frames == [boundary(MANY - 1, pause)]
+    assert follower._thread.is_alive() and not follower.joined
     follower.stop()
+
+
+def test_a_start_before_the_last_boundary_is_no_reason_to_read_what_comes_before() -> None:
+    """It has revoked what was tentative."""
+    later = [boundary(99, incarnation=2), boundary(100, incarnation=2)]
+    frames: list[Frame] = [rows(0), boundary(1), *CALM, Start(Origin("r0", 2), 1, 1), *later]
+    follower = Followed(Kafka(*frames), after_id=0)
+    follower.settle()
+    assert follower.frames == [later[-1]] and follower.joined == [follower] and follower.alone == 0
 
 
 def test_one_that_is_to_read_alone_after_all_does_so_until_it_is_calm() -> None:
@@ -295,7 +308,7 @@ def test_one_that_is_to_read_alone_after_all_does_so_until_it_is_calm() -> None:
         pytest.param([rows(0), boundary(1), rows(1, tentative=True), *CALM[1:]], 0, id="of which one is tentative rows"),
         pytest.param([rows(0), boundary(1), boundary(9, tentative=True), *CALM[1:]], 0, id="or a tentative boundary"),
         pytest.param([rows(0), boundary(1), Undo(WRITER, 1, 0), *CALM[1:]], 0, id="or an UNDO"),
-        pytest.param([rows(0), boundary(1), *CALM[:-1], boundary(99, pause=0)], 0, id="the writer is in a hurry"),
+        pytest.param([rows(0), boundary(1), *CALM[:-1], Start(Origin("r0", 2), 1, 1)], 0, id="the last one is no boundary"),
         pytest.param(
             [rows(0), boundary(1), Start(Origin("r0", 2), 1, 1), *CALM], 0, id="they are a zombie's, of the incarnation before"
         ),

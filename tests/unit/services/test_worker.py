@@ -259,7 +259,7 @@ def test_of_a_worker_that_dies_the_roles_for_which_clients_wait_are_reported_fir
     assert identity is not None
     os.kill(identity[0], signal.SIGKILL)
     reported = [pool.ended.get(timeout=PATIENCE_S)[0] for _ in range(5)]
-    assert reported == [busy[1], busy[0], calm[1], calm[0], replica]
+    assert reported == [*busy, *calm, replica]
     pool.workers.close()
 
 
