@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -40,6 +41,8 @@ _BACK_OFF_S = 0.05
 _AT_ONCE = 1_000
 """So many records are given to librdkafka at once, while no other thread has the interpreter: for some two milliseconds."""
 _JOIN_S = 2.0
+_COORDINATOR_TOPIC = "__transaction_state"
+"""The topic in which Kafka keeps transactions: any topic would do that is there."""
 
 _logger = logging.getLogger("boreal.kafka")
 
@@ -223,6 +226,7 @@ class LibrdkafkaTransactions:
         self._producer = _make({**options, **manner}, self._errors)
         self._is_closed = False
         self._records: dict[str, list[RowRecord]] = {}
+        self._connect()
         self._complete(self._producer.init_transactions, within_s)
 
     def begin_transaction(self) -> None:
@@ -248,6 +252,13 @@ class LibrdkafkaTransactions:
         """Close it; a transaction that is not committed is lost."""
         self._is_closed = True
         self._producer.purge(blocking=False)
+
+    def _connect(self) -> None:
+        """Wait for a connection to a broker: librdkafka looks for the coordinator at once, and if there is none by then, again
+        only half a second later. Clients wait for the first commit of an egress that begins."""
+        with suppress(self._errors.kafka.KafkaException):
+            for _ in range(2):  # the first answer may come by the bootstrap address, whose connection is given up after it
+                self._producer.list_topics(_COORDINATOR_TOPIC, _WAIT_S)
 
     def _produce_all(self) -> None:
         for topic, records in self._records.items():
