@@ -60,8 +60,8 @@ def _figures(title: str, workers: int, queries: int) -> Iterator[Figure]:
         seconds = [stack.apply(f"q{number}", {}) for number in range(1, queries)]
         all_ = stack.taken()
         more = queries - 1
-        for kind, taken in all_.items():
-            yield Figure(f"{title}, each further query: {kind}", (taken.cores - one[kind].cores) / more, "cores")
+        for kind in sorted(one.keys() & all_.keys()):
+            yield Figure(f"{title}, each further query: {kind}", (all_[kind].cores - one[kind].cores) / more, "cores")
         roles, first = all_["roles"], one["roles"]
         yield Figure(f"{title}, each further query: processes", (roles.processes - first.processes) / more, "processes")
         yield Figure(f"{title}, each further query: threads", (roles.threads - first.threads) / more, "threads")
@@ -77,7 +77,9 @@ class ScaleStack(DeparturesStack):
         time.sleep(SETTLE_S)
         state = self.state
         kinds = {process["pid"]: process["kind"] for process in state["processes"]}
-        kinds[state["supervisor"]["pid"]] = "supervisor"
+        supervisor = psutil.Process(state["supervisor"]["pid"])
+        kinds |= {child.pid: "spare" for child in supervisor.children() if child.pid not in kinds}
+        kinds[supervisor.pid] = "supervisor"
         processes = {psutil.Process(pid): kind for pid, kind in kinds.items()}
         before = {process: processor_time(process) for process in processes}
         time.sleep(MEASURE_S)
