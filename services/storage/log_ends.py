@@ -52,6 +52,14 @@ class LogEnd:
         return self.end - len(self.records)
 
 
+@dataclass(slots=True)
+class _Question:
+    """One that is under way."""
+
+    is_over: bool = False
+    error: BaseException | None = None
+
+
 class LogEnds:
     """See the module's header. All methods may be called from any thread. They raise KafkaError if Kafka does not answer."""
 
@@ -59,7 +67,7 @@ class LogEnds:
         self.consumers = ReadingConsumers(cluster)
         """With which the logs of the site are searched."""
         self._changed = threading.Condition()
-        self._asking: set[TopicPartition] = set()
+        self._asking: dict[TopicPartition, _Question] = {}
         self._known: dict[TopicPartition, LogEnd] = {}
 
     @contextmanager
@@ -70,21 +78,27 @@ class LogEnds:
             yield partition
 
     def of(self, log: LogId, topic: str, age_s: float = 0.0) -> LogEnd:
-        """The end of a log. age_s: an answer may be so old; 0: it is asked for now."""
+        """The end of a log. age_s: an answer may be so old; 0: it is asked for now. If Kafka does not answer, all who wait for
+        it hear so: one after the other they would wait far too long."""
         place, since = TopicPartition(topic, log.partition), time.monotonic() - age_s
         with self._changed:
-            self._changed.wait_for(lambda: place not in self._asking)
+            while (under_way := self._asking.get(place)) is not None:
+                self._await(under_way)
             known = self._known.get(place)
             if known is not None and known.asked_at >= since:
                 return known
-            self._asking.add(place)
+            question = self._asking[place] = _Question()
         found: LogEnd | None = None
         try:
             with self.reading(LogPartition(log, topic)) as partition:
                 found = _ask(partition)
+        except BaseException as error:
+            question.error = error
+            raise
         finally:
             with self._changed:
-                self._asking.discard(place)
+                question.is_over = True
+                del self._asking[place]
                 if found is not None:
                     self._keep(place, found)
                 self._changed.notify_all()
@@ -103,6 +117,12 @@ class LogEnds:
 
     def close(self) -> None:
         self.consumers.close()
+
+    def _await(self, question: _Question) -> None:
+        """Wait until it is over; its error is raised here too. Call with the lock."""
+        self._changed.wait_for(lambda: question.is_over)
+        if question.error is not None:
+            raise question.error
 
     def _keep(self, place: TopicPartition, found: LogEnd) -> None:
         """Call with the lock."""

@@ -191,16 +191,22 @@ class LogPartition:
 
     def pause_before(self, stop: int) -> int | None:
         """What the last record before an offset says, in microseconds (`Boundary.pause`), if it is a stable boundary and
-        nothing is left to be corrected: all of the last records, which were recalled, are stable boundaries or STARTs. To a
-        reader that has all stable rows it says all that they have said. None otherwise."""
+        nothing is left to be corrected. To a reader that has all stable rows it says all that those before it have said. None
+        otherwise, or if that is not known.
+
+        All of the last records, which were recalled, are stable boundaries or STARTs then. That is not enough: an instance
+        repeats its stable boundary while it has tentative rows out. But it says no pause before all is corrected (R24), and
+        sources have nothing to correct.
+        """
         try:
             heads = [self.head(self._recent[offset]) for offset in range(stop - LOOK_BEHIND, stop)]
         except KeyError:
             return None
         newest, last = max(record.incarnation for record in self._recent.values()), heads[-1]
         are_firm = all(isinstance(head, Start) or (isinstance(head, Boundary) and not head.tentative) for head in heads)
-        is_valid = are_firm and isinstance(last, Boundary) and last.origin.incarnation >= newest
-        return last.pause if is_valid and isinstance(last, Boundary) else None
+        if not are_firm or not isinstance(last, Boundary) or last.origin.incarnation < newest:
+            return None
+        return last.pause if last.pause or not self.log.replica else None
 
     def offset_since(self, time_ms: int) -> int | None:
         """The first offset whose record was written at `time_ms` of the wall clock or later; None if there is none."""
