@@ -132,8 +132,8 @@ class KafkaLog:
     @contextmanager
     def _reading(self) -> Iterator[LogPartition]:
         """The log's partition, to be read by this thread alone."""
-        with self._searching, self._site.ends.reading(self._partition):
-            yield self._partition
+        with self._searching, self._partition.reading(self._site.ends.consumers.lend) as partition:
+            yield partition
 
     @property
     def _window(self) -> _Window:
@@ -420,8 +420,8 @@ class KafkaLog:
 
     def _search(self, stable_id: int) -> int:
         with self._reading() as partition:
-            last = partition.one(self._opened_at - 1).next_id if self._opened_at > self._start else 0
-            return partition.offset_after(stable_id, self._start, self._opened_at, last)
+            next_id = partition.next_stable_id(self._start, self._opened_at)
+            return partition.offset_after(stable_id, self._start, self._opened_at, next_id)
 
     def trim(self, stable_id: int) -> None:
         """As `Log.trim`. KafkaError if Kafka does not answer."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kafka import TopicPartition
@@ -70,13 +70,6 @@ class LogEnds:
         self._asking: dict[TopicPartition, _Question] = {}
         self._known: dict[TopicPartition, LogEnd] = {}
 
-    @contextmanager
-    def reading(self, partition: LogPartition) -> Iterator[LogPartition]:
-        """A partition that only this thread uses, with a consumer as soon as it needs one."""
-        with ExitStack() as stack:
-            partition.use(lambda: stack.enter_context(self.consumers.lend()))
-            yield partition
-
     def of(self, log: LogId, topic: str, age_s: float = 0.0) -> LogEnd:
         """The end of a log. age_s: an answer may be so old; 0: it is asked for now. If Kafka does not answer, all who wait for
         it hear so: one after the other they would wait far too long."""
@@ -90,7 +83,7 @@ class LogEnds:
             question = self._asking[place] = _Question()
         found: LogEnd | None = None
         try:
-            with self.reading(LogPartition(log, topic)) as partition:
+            with LogPartition(log, topic).reading(self.consumers.lend) as partition:
                 found = _ask(partition)
         except BaseException as error:
             question.error = error
@@ -105,14 +98,13 @@ class LogEnds:
         return found
 
     def holds(self, log: LogId, topic: str, first_id: int) -> bool:
-        """Whether a log still holds the stable rows from an id on. A log that has not reached the id is not the log of that id:
-        its topic was created again, or a broker lost its end. Its next rows would wrongly be taken for known ones."""
+        """As `logs.restart.holds`, without an index of the log."""
         partition = LogPartition(log, topic)
         with suppress(NotRecalledError, TrimmedError):
             if _holds(partition, self.of(log, topic, FRESH_S), first_id):
                 return True
         found = self.of(log, topic)
-        with self.reading(partition):
+        with partition.reading(self.consumers.lend):
             return _holds(partition, found, first_id)
 
     def close(self) -> None:
@@ -130,11 +122,6 @@ class LogEnds:
         self._known[place] = found
         while len(self._known) > MOST_KEPT:
             del self._known[next(iter(self._known))]
-
-
-def next_stable_id(partition: LogPartition, found: LogEnd) -> int:
-    """The next stable id of a log, as of its end."""
-    return partition.one(found.end - 1).next_id if found.end > found.start else 0
 
 
 def _ask(partition: LogPartition) -> LogEnd:
@@ -157,7 +144,7 @@ def _few(records: Sequence[LogRecord]) -> tuple[LogRecord, ...]:
 
 def _holds(partition: LogPartition, found: LogEnd, first_id: int) -> bool:
     partition.recall(found.records)
-    next_id = next_stable_id(partition, found)
+    next_id = partition.next_stable_id(found.start, found.end)
     if first_id > next_id:
         return False
     try:

@@ -11,8 +11,9 @@ import math
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
@@ -139,20 +140,26 @@ class LogPartition:
     """
 
     def __init__(self, log: LogId, topic: str, consumer: KafkaConsumer | None = None) -> None:
-        """consumer: None: `use` says later where to get one. Until then NotRecalledError is raised where one is needed."""
+        """consumer: None: only `reading` gives it one. NotRecalledError is raised where one is needed, and there is none."""
         self.log = log
         self.place = TopicPartition(topic, log.partition)
         self.offset = 0
         """Offset of the record that `poll` reads next, or could not read."""
         self._lent = consumer
         self._lend: Callable[[], KafkaConsumer] | None = None
-        self._sizes: FetchSize | None = None
+        self._size: FetchSize  # since the last `seek`
         # The last records, where most searches end: one fetch for all, instead of one per step of the search.
         self._recent: dict[int, LogRecord] = {}
 
-    def use(self, lend: Callable[[], KafkaConsumer]) -> None:
-        """Read with another consumer from now on. lend: gives it, as soon as one is needed."""
-        self._lend, self._lent, self._sizes = lend, None, None
+    @contextmanager
+    def reading(self, lend: Callable[[], AbstractContextManager[KafkaConsumer]]) -> Iterator[Self]:
+        """Read with a consumer that is lent as soon as one is needed, until the end of the context."""
+        with ExitStack() as stack:
+            self._lend, self._lent = lambda: stack.enter_context(lend()), None
+            try:
+                yield self
+            finally:
+                self._lend = self._lent = None
 
     @property
     def _consumer(self) -> KafkaConsumer:
@@ -161,12 +168,6 @@ class LogPartition:
                 raise NotRecalledError(f"{self.place} has no consumer")
             self._lent = self._lend()
         return self._lent
-
-    @property
-    def _size(self) -> FetchSize:
-        if self._sizes is None:
-            self._sizes = FetchSize(self._consumer)
-        return self._sizes
 
     def bounds(self) -> tuple[int, int]:
         """The first retained offset, and the offset of the next record."""
@@ -239,6 +240,7 @@ class LogPartition:
         self._assign()
         self._consumer.seek(self.place, offset)
         self.offset = offset
+        self._size = FetchSize(self._consumer)
         self._size.begin()
 
     def poll(self, max_records: int, timeout_ms: int) -> list[LogRecord]:
@@ -300,6 +302,10 @@ class LogPartition:
             self._consumer.assign([self.place])
 
     # Finding rows
+
+    def next_stable_id(self, start: int, stop: int) -> int:
+        """The log's next stable id before an offset. start: of the log."""
+        return self.one(stop - 1).next_id if stop > start else 0
 
     def index(self, offset: int, stop: int, start: int) -> tuple[Index, list[int]]:
         """An index of the records from `offset` to before `stop`, and their sizes in bytes. start: of the log."""

@@ -23,7 +23,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -40,7 +40,7 @@ from reconcile.events import Frames, Read, ReadDone, Tail
 from services.kafka.clusters import Cluster, log_retry
 from services.storage.local_logs import LocalLogs, Written
 from services.storage.log_consumers import LogConsumers
-from services.storage.log_ends import FRESH_S, LogEnd, LogEnds, next_stable_id
+from services.storage.log_ends import FRESH_S, LogEnd, LogEnds
 from services.storage.log_partition import Fence, LogPartition, LogRecord, NotRecalledError, make_log_consumer
 from services.storage.shared_reader import FETCH_WAIT_MS, FEW_RECORDS, MANY_RECORDS, CalmReaders, LogFetch
 
@@ -442,9 +442,7 @@ class _LogFollower(_Worker):
     # The thread
 
     def work(self) -> None:
-        with ExitStack() as stack:
-            partition = LogPartition(self._log, self._topic)
-            partition.use(lambda: stack.enter_context(self._consumers.lend()))
+        with LogPartition(self._log, self._topic).reading(self._consumers.lend) as partition:
             self._work(partition)
 
     def _work(self, partition: LogPartition) -> None:
@@ -476,7 +474,7 @@ class _LogFollower(_Worker):
     def _find(self, known: LogEnd, partition: LogPartition) -> tuple[int, bool]:
         """Where to begin to read, as the log's end and what is before it say; and whether the log has reached that."""
         partition.recall(known.records)
-        next_id = next_stable_id(partition, known)
+        next_id = partition.next_stable_id(known.start, known.end)
         pause_us = partition.pause_before(known.end) if self._needed == next_id else None
         self._begins_shared = pause_us is not None and pause_us >= FETCH_WAIT_MS * 1_000 and self._gather_us() > 0
         position = known.end - 1
@@ -908,7 +906,7 @@ class _ReadWorker(_Worker):
     def _find(self, partition: LogPartition, after_id: int) -> _ReadPosition | None:
         """Where to read after a row; None if there is no later row."""
         start, end = partition.bounds()
-        next_stable_id = partition.one(end - 1).next_id if end > start else 0
+        next_stable_id = partition.next_stable_id(start, end)
         if next_stable_id <= after_id + 1:
             return None
         offset = partition.offset_after(after_id, start, end, next_stable_id)
